@@ -1,0 +1,49 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow test-gpu check format bench docs clean
+
+help: ## list what make can do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv and install the package with its pinned tools
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP) ## train on real images at batch 16 and show what the gauges say
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## run the test suite
+	$(BIN)/python -m pytest -m "not slow and not gpu and not browser"
+
+test-slow: $(STAMP) ## run the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: ## run the tests that need a CUDA device, with the python at hand
+	PYTHONPATH=src python3 -m pytest -m gpu tests
+
+check: $(STAMP) ## lint, formatting, types, import layers; writes nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(STAMP) ## measure against plain PyTorch and append to results/
+	$(BIN)/python -m benchmarks.loss_cpu
+
+docs: $(STAMP) ## run the code blocks of README and docs
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

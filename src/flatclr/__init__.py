@@ -1,0 +1,48 @@
+"""FlatCLR: contrastive representation learning on a budget, and mutual-information estimation.
+
+>>> import flatclr, torch
+>>> objective = flatclr.FlatNCE(temperature=flatclr.EssControl(target=0.25))
+>>> loss, stats = objective.with_stats(torch.randn(16, 8), torch.randn(16, 8))
+>>> stats.negatives
+30
+"""
+
+from flatclr import diagnostics, objectives
+from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores
+from flatclr.kernels.phi import Phi
+from flatclr.objectives import (
+    DV,
+    FLO,
+    FMICL,
+    NWJ,
+    RPC,
+    AlignUniform,
+    EssControl,
+    FlatNCE,
+    HolderFlatNCE,
+    InfoNCE,
+    Objective,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DV",
+    "FLO",
+    "FMICL",
+    "NWJ",
+    "RPC",
+    "AlignUniform",
+    "ContrastStats",
+    "EssControl",
+    "FlatNCE",
+    "HolderFlatNCE",
+    "InfoNCE",
+    "Objective",
+    "Phi",
+    "contrast_stats",
+    "diagnostics",
+    "objectives",
+    "pairwise_mean",
+    "stats_from_scores",
+]

@@ -1,0 +1,123 @@
+"""Validators with one message shape: what was expected, what arrived, what to do."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def require_one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
+    """Refuse an unknown name and suggest the nearest known one.
+
+    >>> require_one_of("pairing", "two_veiw", ["two_view", "cross"])
+    Traceback (most recent call last):
+    ValueError: pairing must be one of 'two_view', 'cross', got 'two_veiw'; did you mean 'two_view'?
+    """
+    names = list(allowed)
+    if value in names:
+        return
+    near = difflib.get_close_matches(str(value), names, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else "pick one of these."
+    listed = ", ".join(repr(n) for n in names)
+    raise ValueError(f"{name} must be one of {listed}, got {value!r}; {advice}")
+
+
+def require_number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    advice: str = "pass a finite number in that range.",
+) -> None:
+    """Refuse anything but a finite real number strictly between `above` and `below`."""
+    low = "" if above == -math.inf else f" > {above:g}"
+    high = "" if below == math.inf else f"{' and' if low else ''} < {below:g}"
+    expected = f"{name} must be a finite number{low}{high}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{expected}, got {type(value).__name__}; {advice}")
+    if not (math.isfinite(value) and above < value < below):
+        raise ValueError(f"{expected}, got {value}; {advice}")
+
+
+def require_count(name: str, value: Any, *, at_most: int | None = None, advice: str) -> None:
+    """Refuse anything but a whole number from 1 to `at_most`."""
+    expected = f"{name} must be a whole number >= 1" + (f" and <= {at_most}" if at_most is not None else "")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{expected}, got {value!r}; {advice}")
+    if value < 1 or (at_most is not None and value > at_most):
+        raise ValueError(f"{expected}, got {value}; {advice}")
+
+
+def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
+    """Refuse anything but a non-empty two-dimensional floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor of shape {shape}, got {type(value).__name__}; use torch.as_tensor."
+        )
+    if value.dim() != 2:
+        raise ValueError(
+            f"{name} must have shape {shape}, got {list(value.shape)}; flatten or stack it to two dimensions."
+        )
+    if value.dtype not in FLOAT_TYPES:
+        raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}; call .float() on it.")
+    if value.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}; skip empty batches.")
+
+
+def require_views(z_a: Tensor, z_b: Tensor, negatives: Tensor | None) -> None:
+    """Refuse two views (and extra negatives) that do not fit together."""
+    require_matrix("z_a", z_a)
+    require_matrix("z_b", z_b)
+    if z_a.shape != z_b.shape:
+        raise ValueError(
+            f"z_a and z_b must have the same shape, got {list(z_a.shape)} and {list(z_b.shape)}; "
+            "row i of both must be views of sample i."
+        )
+    _require_same_kind("z_b", z_b, z_a)
+    if negatives is None:
+        return
+    require_matrix("negatives", negatives, "[M, d]")
+    if negatives.shape[1] != z_a.shape[1]:
+        raise ValueError(
+            f"negatives must have shape [M, {z_a.shape[1]}], got {list(negatives.shape)}; "
+            "fill the queue with embeddings of the same head."
+        )
+    _require_same_kind("negatives", negatives, z_a)
+
+
+def _require_same_kind(name: str, value: Tensor, reference: Tensor) -> None:
+    if value.dtype != reference.dtype:
+        raise TypeError(f"{name} must have z_a's dtype {reference.dtype}, got {value.dtype}; cast one with .to(dtype).")
+    if value.device != reference.device:
+        raise ValueError(
+            f"{name} must be on z_a's device {reference.device}, got {value.device}; move one with .to(device)."
+        )
+
+
+def require_usable_rows(name: str, rows: Tensor, *, directions: bool) -> None:
+    """Refuse NaN, Inf and (where only the direction counts) zero rows, naming the first. Waits for the device."""
+    bad = ~torch.isfinite(rows).all(dim=1)
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name} must be finite, got NaN or Inf in {int(bad.sum())} of {len(rows)} rows, first in row {first}; "
+            "look for a diverging encoder, a too large learning rate or fp16 overflow."
+        )
+    if not directions:
+        return
+    zero = torch.linalg.vector_norm(rows, dim=1) == 0
+    if zero.any():
+        first = int(zero.nonzero()[0])
+        raise ValueError(
+            f"{name} must have no zero rows to be normalised, got {int(zero.sum())} of {len(rows)}, "
+            f"first in row {first}; "
+            "look for dead units at the end of the projection head."
+        )

@@ -1,0 +1,178 @@
+"""The one primitive: three numbers per anchor, streamed.
+
+For anchor i with positive score p_i and negative scores s_ij (already times the inverse temperature):
+
+    positive_i            = p_i
+    negative_logsumexp_i  = log sum_j exp(s_ij)
+    ess_i                 = (sum_j exp(s_ij))^2 / (K sum_j exp(2 s_ij))
+
+Objectives, mutual-information bounds and gauges are arithmetic on these. Shape suffixes: A anchors, K negatives per
+anchor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flatclr.checks import require_matrix, require_number
+from flatclr.kernels.phi import Phi
+from flatclr.pairs import PairSet, accumulation_type, dense_ess
+
+
+@dataclass(frozen=True)
+class ContrastStats:
+    """What a batch says about every anchor.
+
+    >>> stats = stats_from_scores(torch.zeros(8, 8))
+    >>> stats.negatives, round(stats.ceiling_nats, 4)
+    (7, 2.0794)
+    """
+
+    positive: Tensor  # [A]
+    negative_logsumexp: Tensor  # [A]
+    ess: Tensor  # [A], in [1 / negatives, 1]; a gauge: no gradient passes
+    negatives: int  # K per anchor, queue included
+
+    @property
+    def gap(self) -> Tensor:
+        """negative_logsumexp - positive; below 0 the positive outweighs all negatives together."""
+        return self.negative_logsumexp - self.positive
+
+    @property
+    def info_nce(self) -> Tensor:
+        """InfoNCE loss per anchor in nats: softplus(gap)."""
+        return F.softplus(self.gap, threshold=40)
+
+    @property
+    def log_partition(self) -> Tensor:
+        """log of the mean of exp(score) over all (anchor, negative) pairs of the batch."""
+        return torch.logsumexp(self.negative_logsumexp, 0) - math.log(len(self.negative_logsumexp) * self.negatives)
+
+    @property
+    def ceiling_nats(self) -> float:
+        """The most InfoNCE can report with this many negatives: log(K + 1)."""
+        return math.log(self.negatives + 1)
+
+    @property
+    def mi_nats(self) -> Tensor:
+        """InfoNCE's lower bound on the mutual information: ceiling - mean loss."""
+        return self.ceiling_nats - self.info_nce.mean()
+
+    def detach(self) -> ContrastStats:
+        return ContrastStats(
+            self.positive.detach(), self.negative_logsumexp.detach(), self.ess.detach(), self.negatives
+        )
+
+
+def contrast_stats(
+    z_a: Tensor,
+    z_b: Tensor,
+    *,
+    inverse_temperature: float | Tensor,
+    pairing: str = "two_view",
+    negatives: Tensor | None = None,
+    in_batch_negatives: bool = True,
+    negatives_per_anchor: int | None = None,
+    generator: torch.Generator | None = None,
+    normalize: bool = True,
+    gather: bool = False,
+    backend: str = "auto",
+    check_embeddings: bool = False,
+    shared_loss: bool = False,
+) -> ContrastStats:
+    """Positive score, log-sum-exp of the negatives and effective sample size of every anchor, in O(N d) memory.
+
+    Args:
+        z_a, z_b: embeddings [N, d]; row i of both are views of sample i. float16 and bfloat16 accumulate in float32.
+        inverse_temperature: scores are this times the dot product; a 0-dim tensor may require gradient.
+        pairing: "two_view", "cross", "one_way" or "within" (see `flatclr.pairing`).
+        negatives: extra negatives [M, d] for every anchor (a queue); never gathered, the same on every rank.
+        in_batch_negatives: False contrasts with `negatives` only.
+        negatives_per_anchor: draw this many distinct negatives per anchor; with `gather` the first rank draws for all.
+        generator: source of that draw.
+        normalize: put embeddings on the unit sphere first, so that scores are cosines times `inverse_temperature`.
+        gather: contrast with every rank's batch; the stats are global, in one-process order.
+        backend: "torch" (tiled, any device) or "auto".
+        check_embeddings: look for NaN, Inf and zero rows first (waits for the device).
+        shared_loss: promise that every rank computes the same loss from the global stats (a mean over all anchors,
+        say);
+            backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
+
+    >>> stats = contrast_stats(torch.eye(4), torch.eye(4), inverse_temperature=2.0)
+    >>> stats.positive[0], stats.negatives
+    (tensor(2.), 6)
+    """
+    require_inverse_temperature(inverse_temperature)
+    pairs = PairSet.of(
+        z_a,
+        z_b,
+        pairing=pairing,
+        negatives=negatives,
+        in_batch_negatives=in_batch_negatives,
+        negatives_per_anchor=negatives_per_anchor,
+        generator=generator,
+        normalize=normalize,
+        gather=gather,
+        backend=backend,
+        check_embeddings=check_embeddings,
+        shared_loss=shared_loss,
+    )
+    return stats_of(pairs, inverse_temperature)
+
+
+def pairwise_mean(
+    z_a: Tensor, z_b: Tensor, *, phi: Phi, inverse_temperature: float | Tensor = 1.0, **options: Any
+) -> Tensor:
+    """mean_j phi(s_ij) over the negatives of every anchor, [A]; the options are those of `contrast_stats`.
+
+    >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
+    >>> pairwise_mean(torch.eye(2), torch.eye(2), phi=square)
+    tensor([0., 0., 0., 0.])
+    """
+    require_inverse_temperature(inverse_temperature)
+    if not isinstance(phi, Phi):
+        raise TypeError(
+            f"phi must be a flatclr.Phi(name, value, derivative), got {type(phi).__name__}; wrap the function in one."
+        )
+    return PairSet.of(z_a, z_b, **options).mean_phi(phi, inverse_temperature)[1]
+
+
+def stats_of(pairs: PairSet, inverse_temperature: float | Tensor) -> ContrastStats:
+    return ContrastStats(*pairs.logsumexp(inverse_temperature), pairs.negatives)
+
+
+def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
+    """Stats of a score matrix from any critic: the diagonal holds the positives, the rest of each row its negatives.
+
+    >>> stats_from_scores(torch.tensor([[3.0, 0.0], [0.0, 3.0]])).gap
+    tensor([-3., -3.])
+    """
+    require_matrix("scores", scores_NM, "[N, M]")
+    rows, columns = scores_NM.shape
+    if columns < max(rows, 2):
+        raise ValueError(
+            f"scores must have at least as many columns as rows and at least 2, got {[rows, columns]}; "
+            "column i must be the positive of row i."
+        )
+    scores = scores_NM.to(accumulation_type(scores_NM))
+    negatives_NM = scores.clone().fill_diagonal_(-torch.inf)
+    return ContrastStats(
+        scores.diagonal(), negatives_NM.logsumexp(1), dense_ess(negatives_NM, columns - 1), columns - 1
+    )
+
+
+def require_inverse_temperature(value: float | Tensor) -> None:
+    """A tensor is trusted: to look at its value would wait for the device."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(
+                f"inverse_temperature must be a number or a 0-dim tensor, got {list(value.shape)}; pass one value."
+            )
+        return
+    require_number("inverse_temperature", value, above=0, advice="pass 1 / temperature.")

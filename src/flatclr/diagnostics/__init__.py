@@ -1,0 +1,23 @@
+"""Gauges: why a run is or is not learning."""
+
+from flatclr.diagnostics.effective_sample_size import effective_sample_size
+from flatclr.diagnostics.geometry import (
+    alignment,
+    collision_rate,
+    effective_rank,
+    simplex_etf_distance,
+    uniformity,
+    within_class_variance,
+)
+from flatclr.diagnostics.saturation import saturation
+
+__all__ = [
+    "alignment",
+    "collision_rate",
+    "effective_rank",
+    "effective_sample_size",
+    "saturation",
+    "simplex_etf_distance",
+    "uniformity",
+    "within_class_variance",
+]

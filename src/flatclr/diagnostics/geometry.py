@@ -1,0 +1,128 @@
+"""The shape of a set of features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flatclr.checks import require_matrix, require_number, require_one_of, require_views
+from flatclr.contrast import contrast_stats
+from flatclr.pairing import PAIRINGS
+from flatclr.pairs import accumulation_type
+from flatclr.sphere import alignment as alignment_per_pair
+from flatclr.sphere import unit_rows
+
+
+def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
+    """Mean ||x - y||^alpha of positive pairs on the sphere.
+
+    >>> alignment(torch.eye(2), torch.eye(2))
+    tensor(0.)
+    """
+    require_views(z_a, z_b, None)
+    return alignment_per_pair(z_a, z_b, alpha).mean()
+
+
+def uniformity(z: Tensor, t: float = 2.0) -> Tensor:
+    """log mean_{i != j} exp(-t ||x_i - x_j||^2) on the sphere; at t = 2 a uniform circle has -1.575, S^127 -3.938.
+
+    >>> uniformity(torch.eye(2))
+    tensor(-4.)
+    """
+    require_number("t", t, above=0)
+    return contrast_stats(z, z, inverse_temperature=2 * t, pairing="one_way").log_partition - 2 * t
+
+
+def effective_rank(features_Nd: Tensor) -> Tensor:
+    """exp of the entropy of the normalised singular values of the centred features (RankMe, Garrido et al. 2023).
+
+    >>> effective_rank(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    tensor(2.)
+    """
+    require_matrix("features", features_Nd)
+    features = features_Nd.to(accumulation_type(features_Nd))
+    singular = torch.linalg.svdvals(features - features.mean(0))
+    shares = singular / singular.sum().clamp_min(torch.finfo(singular.dtype).tiny)
+    return (-torch.xlogy(shares, shares)).sum().exp()
+
+
+def collision_rate(
+    labels_N: Tensor,
+    queue_labels_M: Tensor | None = None,
+    *,
+    pairing: str = "two_view",
+    in_batch_negatives: bool = True,
+) -> Tensor:
+    """Fraction of (anchor, negative) pairs of the same class, over the batch and the queue.
+
+    >>> collision_rate(torch.tensor([0, 0, 1, 1]))
+    tensor(0.3333)
+    """
+    require_one_of("pairing", pairing, PAIRINGS)
+    labels = _class_numbers("labels", labels_N)
+    queue = labels.new_empty(0) if queue_labels_M is None else _class_numbers("queue_labels", queue_labels_M)
+    views = len(PAIRINGS[pairing].candidates[0]) if in_batch_negatives else 0
+    negatives = views * (len(labels) - 1) + len(queue)
+    if negatives == 0:
+        raise ValueError(
+            f"every anchor must have a negative, got {len(labels)} labels and no queue; pass at least 2 labels."
+        )
+    classes = int(torch.cat([labels, queue]).max()) + 1
+    anchors_C = torch.bincount(labels, minlength=classes).double()
+    queue_C = torch.bincount(queue, minlength=classes).double()
+    same = anchors_C @ (views * (anchors_C - 1) + queue_C)
+    return (same / (len(labels) * negatives)).float()
+
+
+def simplex_etf_distance(features_Nd: Tensor, labels_N: Tensor) -> Tensor:
+    """Relative Frobenius distance between the Gram matrix of normalised class means and a simplex ETF's.
+
+    >>> angles = 2 * torch.pi * torch.arange(3) / 3
+    >>> simplex_etf_distance(torch.stack([angles.cos(), angles.sin()], 1), torch.arange(3)) < 1e-6
+    tensor(True)
+    """
+    means_Cd = unit_rows(_class_means(features_Nd, labels_N)[0])
+    classes = len(means_Cd)
+    if classes < 2:
+        raise ValueError(f"labels must hold at least 2 classes, got {classes}; one class has no simplex.")
+    ideal = torch.full(
+        (classes, classes), -1 / (classes - 1), dtype=means_Cd.dtype, device=means_Cd.device
+    ).fill_diagonal_(1)
+    distance: Tensor = torch.linalg.matrix_norm(means_Cd @ means_Cd.T - ideal) / torch.linalg.matrix_norm(ideal)
+    return distance
+
+
+def within_class_variance(features_Nd: Tensor, labels_N: Tensor) -> Tensor:
+    """Mean squared distance of a normalised feature to the mean of its class; 0 when classes have collapsed to points.
+
+    >>> within_class_variance(torch.eye(2), torch.tensor([0, 0]))
+    tensor(0.5000)
+    """
+    means_Cd, unit_Nd, members = _class_means(features_Nd, labels_N)
+    return (unit_Nd - means_Cd[members]).square().sum(1).mean()
+
+
+def _class_means(features_Nd: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(means of the normalised features per class, normalised features, class of each row among those present)"""
+    require_matrix("features", features_Nd)
+    labels = _class_numbers("labels", labels_N)
+    if len(labels) != len(features_Nd):
+        raise ValueError(
+            f"labels must be one per row of features, got {len(labels)} for {len(features_Nd)} rows; align them."
+        )
+    unit = unit_rows(features_Nd.to(accumulation_type(features_Nd)))
+    present, members = labels.unique(return_inverse=True)
+    one_hot_NC = F.one_hot(members, len(present)).to(unit.dtype)
+    return (one_hot_NC.T @ unit) / one_hot_NC.sum(0).unsqueeze(1), unit, members
+
+
+def _class_numbers(name: str, labels: Tensor) -> Tensor:
+    if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype.is_floating_point or labels.dtype.is_complex:
+        got = f"{labels.dtype} of shape {list(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"{name} must be a one-dimensional tensor of class numbers, got {got}; pass labels.long().")
+    if len(labels) == 0 or bool((labels < 0).any()):
+        raise ValueError(
+            f"{name} must be non-empty class numbers >= 0, got {labels.tolist()[:5]}...; drop unlabelled rows."
+        )
+    return labels.long()

@@ -1,0 +1,102 @@
+"""The global batch on every rank.
+
+Contract used throughout (W ranks): every rank sees the same global values, and the gradient that reaches a rank's own
+rows is W times the partial derivative of the global loss, so that DDP's averaging gives the one-process gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flatclr.autograd import refuse_double_backward
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that share a batch; `Ranks()` is a process on its own."""
+
+    rank: int = 0
+    size: int = 1
+
+    def own_rows(self, rows_per_rank: int) -> slice:
+        return slice(self.rank * rows_per_rank, (self.rank + 1) * rows_per_rank)
+
+
+def ranks_sharing_a_batch(gather: bool) -> Ranks:
+    """The default process group when `gather` is asked for and a group exists, else a process on its own."""
+    if gather and dist.is_available() and dist.is_initialized():
+        return Ranks(dist.get_rank(), dist.get_world_size())
+    return Ranks()
+
+
+def require_equal_batches(z_a: Tensor, negatives: Tensor | None, ranks: Ranks) -> None:
+    """Refuse ranks whose shapes differ, on every rank, before a collective could hang or mix rows up."""
+    if ranks.size == 1 or (z_a.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return  # a captured step has static shapes, checked when it ran eagerly
+    mine = torch.tensor([*z_a.shape, 0 if negatives is None else len(negatives)], device=z_a.device)
+    shapes = _all_gather(mine, ranks).tolist()
+    if any(shape != shapes[0] for shape in shapes):
+        sizes = ", ".join(f"rank {r}: batch {n}, d {d}, queue {m}" for r, (n, d, m) in enumerate(shapes))
+        raise ValueError(
+            f"gather=True needs the same batch, embedding and queue size on every rank, got {sizes}; "
+            "drop the last incomplete batch (drop_last=True)."
+        )
+
+
+def gather_views(x_Vn: Tensor, ranks: Ranks) -> Tensor:
+    """[V, n, ...] on each rank -> [V, W * n, ...] on all, in one-process order. No gradient passes."""
+    if ranks.size == 1:
+        return x_Vn
+    x_WVn = _all_gather(x_Vn, ranks)
+    return x_WVn.movedim(0, 1).flatten(1, 2).contiguous()
+
+
+def gather_views_with_gradient(x_Vn: Tensor, ranks: Ranks, *, shared_loss: bool) -> Tensor:
+    """`gather_views` whose backward gives each rank W times its own rows of the upstream gradient.
+
+    With `shared_loss` every rank is known to compute the same loss from the gathered rows, so no collective is needed.
+    """
+    if ranks.size == 1:
+        return x_Vn
+    gathered: Tensor = _GatherViews.apply(x_Vn, ranks, shared_loss)
+    return gathered
+
+
+def average_over_ranks(x: Tensor, ranks: Ranks) -> Tensor:
+    if ranks.size == 1:
+        return x
+    total = x.contiguous().clone()
+    dist.all_reduce(total)
+    return total / ranks.size
+
+
+def from_first_rank(x: Tensor, ranks: Ranks) -> Tensor:
+    """The first rank's tensor on every rank."""
+    if ranks.size > 1:
+        dist.broadcast(x, src=0)
+    return x
+
+
+def _all_gather(x: Tensor, ranks: Ranks) -> Tensor:
+    stacked = x.new_empty((ranks.size, *x.shape))
+    dist.all_gather_into_tensor(stacked, x.contiguous())
+    return stacked
+
+
+class _GatherViews(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_Vn: Tensor, ranks: Ranks, shared_loss: bool) -> Tensor:
+        ctx.ranks, ctx.shared_loss, ctx.rows = ranks, shared_loss, x_Vn.shape[1]
+        return gather_views(x_Vn, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        refuse_double_backward()
+        if not ctx.shared_loss:
+            upstream = average_over_ranks(upstream, ctx.ranks)
+        return ctx.ranks.size * upstream[:, ctx.ranks.own_rows(ctx.rows)], None, None

@@ -1,0 +1,1 @@
+"""The streamed reductions, one module per backend."""

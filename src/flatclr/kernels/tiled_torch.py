@@ -1,0 +1,244 @@
+"""Reductions over a score matrix that is visited tile by tile and never stored, on any device.
+
+A *block* is the matrix of scores of some rows against some columns. Its rows, its columns or both may be anchors: a
+tile feeds every side that is, so symmetric and two-directional problems compute each score once. Three reductions
+exist:
+
+    LogSumExp   log sum_j exp(s_ij), the effective sample size from the same pass
+    MeanPhi     mean_j phi(s_ij)
+    Hardest     max_j s_ij and where it is (no gradient)
+
+Shape suffixes: R rows, C columns, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from flatclr.kernels.block import Block, Diagonal, Side
+from flatclr.kernels.phi import Phi
+
+
+class Sums(Protocol):
+    """What a reduction knows so far, one entry per anchor; `part` is a view, so adding to it adds to the whole."""
+
+    def part(self, anchors: slice) -> Self: ...
+    def add_tile(self, scores: Tensor, tile: Tile, others: Self | None) -> None: ...
+
+
+SumsT = TypeVar("SumsT", bound=Sums)
+
+
+class Reduction(Protocol):
+    """A value per anchor with known slopes D_ij = d value_i / d s_ij."""
+
+    def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor: ...
+
+
+def tile_edge(device: torch.device) -> int:
+    # 1024 x 1024 floats stay in a CPU's cache; a GPU wants fewer, larger launches
+    return 1024 if device.type == "cpu" else 4096
+
+
+def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
+    """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
+    for tile, scores in _visit(block):
+        # a tile on the axis of symmetry holds both triangles, so its rows have seen everything
+        others = None if columns is None or tile.on_axis else columns.part(tile.columns)
+        rows.part(tile.rows).add_tile(scores, tile, others)
+
+
+def block_gradients(
+    block: Block, reduction: Reduction, rows: Side | None, columns: Side | None, *, need_rows: bool, need_columns: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the block's rows and columns; a symmetric block puts both into the first.
+
+    With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
+    """
+    d_rows = torch.zeros_like(block.rows_Rd) if need_rows else None
+    d_columns = torch.zeros_like(block.columns_Cd) if need_columns and not block.symmetric else None
+    for tile, scores in _visit(block):
+        weights = reduction.pair_weights(
+            scores,
+            tile,
+            None if rows is None else rows.part(tile.rows),
+            None if columns is None else columns.part(tile.columns),
+        )
+        if d_rows is not None:
+            d_rows[tile.rows].addmm_(weights, block.columns_Cd[tile.columns])
+        mirrored = d_rows if block.symmetric else d_columns
+        if mirrored is not None and not tile.on_axis:
+            mirrored[tile.columns].addmm_(weights.T, block.rows_Rd[tile.rows])
+    for gradient in (d_rows, d_columns):
+        if gradient is not None:
+            gradient.mul_(block.scale)
+    return d_rows, d_columns
+
+
+@dataclass(frozen=True)
+class Tile:
+    rows: slice
+    columns: slice
+    excluded: tuple[Diagonal, ...]
+    on_axis: bool  # of a symmetric block
+
+    def fill_excluded(self, values: Tensor, fill: float) -> Tensor:
+        """Overwrite the excluded pairs of this tile in place."""
+        for diagonal in self.excluded:
+            first = max(diagonal.row_start, self.rows.start, self.columns.start - diagonal.offset)
+            stop = min(diagonal.row_stop, self.rows.stop, self.columns.stop - diagonal.offset)
+            if first < stop:
+                i, j = first - self.rows.start, first + diagonal.offset - self.columns.start
+                values[i : i + stop - first, j : j + stop - first].diagonal().fill_(fill)
+        return values
+
+
+def _visit(block: Block) -> Iterator[tuple[Tile, Tensor]]:
+    """Tiles with their scores; of a symmetric block only those on and above the axis."""
+    rows_Rd, columns_dC = block.rows_Rd * block.scale, block.columns_Cd.T
+    edge = tile_edge(rows_Rd.device)
+    for r in range(0, len(rows_Rd), edge):
+        rows = slice(r, min(r + edge, len(rows_Rd)))
+        for c in range(r if block.symmetric else 0, columns_dC.shape[1], edge):
+            columns = slice(c, min(c + edge, columns_dC.shape[1]))
+            tile = Tile(rows, columns, block.excluded, block.symmetric and r == c)
+            yield tile, rows_Rd[rows] @ columns_dC[:, columns]
+
+
+@dataclass(frozen=True)
+class LogSumExpSums:
+    """sum_j exp(s - peak), sum_j exp(2 (s - peak)) and, for the temperature's gradient, sum_j s exp(s - peak)."""
+
+    peak: Tensor
+    total: Tensor
+    squares: Tensor
+    moment: Tensor | None
+
+    @classmethod
+    def start(cls, anchors: int, like: Tensor, *, with_moment: bool) -> LogSumExpSums:
+        lowest = torch.finfo(like.dtype).min  # not -inf: differences of peaks must stay numbers
+        moment = like.new_zeros(anchors) if with_moment else None
+        return cls(like.new_full((anchors,), lowest), like.new_zeros(anchors), like.new_zeros(anchors), moment)
+
+    def part(self, anchors: slice) -> LogSumExpSums:
+        moment = None if self.moment is None else self.moment[anchors]
+        return LogSumExpSums(self.peak[anchors], self.total[anchors], self.squares[anchors], moment)
+
+    def add_tile(self, scores: Tensor, tile: Tile, others: LogSumExpSums | None) -> None:
+        tile.fill_excluded(scores, -torch.inf)
+        self._add(scores, dim=1)
+        if others is not None:
+            others._add(scores, dim=0)
+
+    def _add(self, scores: Tensor, dim: int) -> None:
+        peak = torch.maximum(self.peak, scores.amax(dim))
+        decay = (self.peak - peak).exp_()
+        shares = (scores - peak.unsqueeze(dim)).exp_()
+        self.peak.copy_(peak)
+        self.total.mul_(decay).add_(shares.sum(dim))
+        if self.moment is not None:
+            finite = scores.clamp_min(torch.finfo(scores.dtype).min)  # an excluded pair would be -inf * 0
+            self.moment.mul_(decay).add_((finite * shares).sum(dim))
+        self.squares.mul_(decay.square_()).add_(shares.square_().sum(dim))
+
+    def finish(self, negatives: int) -> list[Tensor]:
+        """[log-sum-exp, effective sample size in [1 / negatives, 1]] and, with a moment, [scale * d value / d scale]"""
+        ess = (self.total.square() / (self.squares * negatives)).clamp_(1 / negatives, 1)
+        moment = [] if self.moment is None else [self.moment / self.total]
+        return [self.peak + self.total.log(), ess, *moment]
+
+
+class LogSumExp:
+    """value_i = log sum_j exp(s_ij),  D_ij = exp(s_ij - value_i)"""
+
+    def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor:
+        tile.fill_excluded(scores, -torch.inf)
+        weights = None
+        for side, dim in ((rows, 1), (columns, 0)):
+            if side is not None:
+                term = (scores - side.value.unsqueeze(dim)).exp_().mul_(side.gradient.unsqueeze(dim))
+                weights = term if weights is None else weights.add_(term)
+        assert weights is not None, "a block has anchors on at least one side"
+        return weights
+
+
+@dataclass(frozen=True)
+class PhiSums:
+    """sum_j phi(s) and, for the temperature's gradient, sum_j s phi'(s)."""
+
+    phi: Phi
+    total: Tensor
+    moment: Tensor | None
+
+    @classmethod
+    def start(cls, phi: Phi, anchors: int, like: Tensor, *, with_moment: bool) -> PhiSums:
+        return cls(phi, like.new_zeros(anchors), like.new_zeros(anchors) if with_moment else None)
+
+    def part(self, anchors: slice) -> PhiSums:
+        return PhiSums(self.phi, self.total[anchors], None if self.moment is None else self.moment[anchors])
+
+    def add_tile(self, scores: Tensor, tile: Tile, others: PhiSums | None) -> None:
+        values = tile.fill_excluded(self.phi.value(scores), 0)
+        slopes = None if self.moment is None else tile.fill_excluded(self.phi.derivative(scores) * scores, 0)
+        for sums, dim in ((self, 1), (others, 0)):
+            if sums is not None:
+                sums.total.add_(values.sum(dim))
+                if slopes is not None and sums.moment is not None:
+                    sums.moment.add_(slopes.sum(dim))
+
+    def finish(self, negatives: int) -> list[Tensor]:
+        """[mean of phi] and, with a moment, [scale * d value / d scale]"""
+        return [sums / negatives for sums in (self.total, self.moment) if sums is not None]
+
+
+@dataclass(frozen=True)
+class MeanPhi:
+    """value_i = mean_j phi(s_ij),  D_ij = phi'(s_ij) / negatives"""
+
+    phi: Phi
+    negatives: int
+
+    def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor:
+        slopes = tile.fill_excluded(self.phi.derivative(scores), 0)
+        upstream = scores.new_zeros(())
+        for side, dim in ((rows, 1), (columns, 0)):
+            if side is not None:
+                upstream = upstream + side.gradient.unsqueeze(dim)
+        return slopes * (upstream / self.negatives)
+
+
+@dataclass(frozen=True)
+class Hardest:
+    """The largest score of each anchor and the candidate that has it; candidates count on from the given starts."""
+
+    score: Tensor
+    candidate: Tensor
+    first_row: int = 0
+    first_column: int = 0
+
+    @classmethod
+    def start(cls, anchors: int, like: Tensor) -> Hardest:
+        return cls(like.new_full((anchors,), -torch.inf), torch.zeros(anchors, dtype=torch.long, device=like.device))
+
+    def part(self, anchors: slice) -> Hardest:
+        return Hardest(self.score[anchors], self.candidate[anchors], self.first_row, self.first_column)
+
+    def counting_from(self, *, row: int, column: int) -> Hardest:
+        return Hardest(self.score, self.candidate, row, column)
+
+    def add_tile(self, scores: Tensor, tile: Tile, others: Hardest | None) -> None:
+        tile.fill_excluded(scores, -torch.inf)
+        self._add(scores, dim=1, first=self.first_column + tile.columns.start)
+        if others is not None:
+            others._add(scores, dim=0, first=self.first_row + tile.rows.start)
+
+    def _add(self, scores: Tensor, dim: int, first: int) -> None:
+        best, where = scores.max(dim)
+        better = best > self.score
+        self.score.copy_(torch.where(better, best, self.score))
+        self.candidate.copy_(torch.where(better, where + first, self.candidate))

@@ -1,0 +1,122 @@
+"""Holding the effective sample size of the negatives at a target by adapting the inverse temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from flatclr.checks import require_number
+
+
+class EssControl(nn.Module):
+    """Accepted wherever a temperature is: no temperature to tune.
+
+    After each training step beta *= 1 + rate if the mean ESS over the global batch is above the target, else beta *=
+    1 - rate: a larger beta sharpens the weights of the negatives and lowers their ESS. beta stays on the device,
+    nothing waits for it, and it is part of the state dict. It is clamped, because embeddings that collapse to one
+    point have ESS 1 at every beta.
+
+    Alarms to read (each read waits for the device): `clamped` while beta sits at a bound, `collapsed` while it sits
+    at the upper bound and the ESS is still more than half-way from the target to 1; `clamped_steps` and
+    `collapsed_steps` count them.
+
+    >>> control = EssControl(target=0.25)
+    >>> control.observe(torch.tensor([0.9, 0.8]))
+    >>> control.inverse_temperature
+    tensor(10.1000)
+    """
+
+    inverse_temperature: Tensor
+    target_ess: Tensor
+    _at_bound: Tensor
+    _collapsed: Tensor
+    clamped_steps: Tensor
+    collapsed_steps: Tensor
+
+    def __init__(
+        self,
+        target: float = 0.25,
+        *,
+        rate: float = 0.01,
+        initial: float = 10.0,
+        minimum: float = 1.0,
+        maximum: float = 100.0,
+    ) -> None:
+        super().__init__()
+        require_number("target", target, above=0, below=1, advice="0.2 to 0.4 is a good start.")
+        require_number("rate", rate, above=0, below=1)
+        require_number("minimum", minimum, above=0)
+        require_number("maximum", maximum, above=minimum, advice="the clamps must leave beta room to move.")
+        require_number("initial", initial)
+        if not minimum <= initial <= maximum:
+            raise ValueError(
+                f"initial must be within [{minimum:g}, {maximum:g}], got {initial:g}; start between the clamps."
+            )
+        self.rate, self.minimum, self.maximum = rate, minimum, maximum
+        self._target = target  # a host copy, so that the check against the batch size never waits
+        self.register_buffer("inverse_temperature", torch.tensor(float(initial)))
+        self.register_buffer("target_ess", torch.tensor(float(target)))
+        self.register_buffer("_at_bound", torch.tensor(False))
+        self.register_buffer("_collapsed", torch.tensor(False))
+        self.register_buffer("clamped_steps", torch.tensor(0))
+        self.register_buffer("collapsed_steps", torch.tensor(0))
+
+    @property
+    def target(self) -> float:
+        return self._target
+
+    @target.setter
+    def target(self, value: float) -> None:
+        require_number("target", value, above=0, below=1)
+        self._target = value
+        self.target_ess.fill_(value)
+
+    @property
+    def clamped(self) -> bool:
+        return bool(self._at_bound)
+
+    @property
+    def collapsed(self) -> bool:
+        return bool(self._collapsed)
+
+    def require_reachable(self, negatives: int) -> None:
+        if self._target <= 1 / negatives:
+            raise ValueError(
+                f"target must be > 1/{negatives} = {1 / negatives:.3g}, the smallest ESS {negatives} negatives have, "
+                f"got {self._target:g}; raise the target or use more negatives."
+            )
+
+    @torch.no_grad()
+    def observe(self, ess: Tensor) -> None:
+        """One step of the rule, from the ESS of every anchor of the global batch."""
+        mean = ess.mean().to(self.inverse_temperature)
+        factor = torch.where(mean > self.target_ess, 1 + self.rate, 1 - self.rate)
+        factor = torch.where(torch.isfinite(mean), factor, 1.0)  # a step with NaN embeddings says nothing
+        self.inverse_temperature.mul_(factor).clamp_(self.minimum, self.maximum)
+        at_top = self.inverse_temperature >= self.maximum
+        self._at_bound.copy_(at_top | (self.inverse_temperature <= self.minimum))
+        self._collapsed.copy_(at_top & (mean > (1 + self.target_ess) / 2))
+        self.clamped_steps.add_(self._at_bound)
+        self.collapsed_steps.add_(self._collapsed)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        beta, target = self.inverse_temperature, self.target_ess
+        super()._apply(fn, recurse)
+        if self.inverse_temperature.dtype != torch.float32:
+            # half precision cannot hold steps of one per cent
+            self.inverse_temperature = beta.to(self.inverse_temperature.device)
+            self.target_ess = target.to(self.target_ess.device)
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: object, **kwargs: object
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if f"{prefix}target_ess" in state_dict:
+            self._target = float(state_dict[f"{prefix}target_ess"])
+
+    def extra_repr(self) -> str:
+        return f"target={self._target:g}, rate={self.rate:g}, minimum={self.minimum:g}, maximum={self.maximum:g}"

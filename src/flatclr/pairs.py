@@ -1,0 +1,229 @@
+"""Embeddings ready to be contrasted, and the quantities of their pairs that objectives are made of.
+
+Large problems are streamed and store no score matrix; one no larger than a tile, on one rank, keeps that tile.
+
+Shape suffixes: V views, N samples of the global batch, n of this rank, A anchors, k drawn negatives, M queue, d
+features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr import distributed
+from flatclr.autograd import refuse_double_backward
+from flatclr.checks import require_one_of, require_usable_rows, require_views
+from flatclr.kept import reduce_kept
+from flatclr.kernels.phi import Phi
+from flatclr.pairing import PAIRINGS, Layout, draw_negatives
+from flatclr.sphere import unit_rows
+from flatclr.streaming import hardest_candidates, reduce_streamed
+
+BACKENDS = ("auto", "torch")
+LARGEST_KEPT = 2**20  # scores, one tile
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Two views and a queue: checked, in accumulation precision, and any draw of negatives made once."""
+
+    stack: Tensor  # [2n, d] of this rank, not yet normalised
+    queue: Tensor | None  # [M, d], ready
+    drawn_Ak: Tensor | None  # rows of (view a, view b, queue)
+    layout: Layout
+
+    @classmethod
+    def of(
+        cls,
+        z_a: Tensor,
+        z_b: Tensor,
+        *,
+        pairing: str = "two_view",
+        negatives: Tensor | None = None,
+        in_batch_negatives: bool = True,
+        negatives_per_anchor: int | None = None,
+        generator: torch.Generator | None = None,
+        normalize: bool = True,
+        gather: bool = False,
+        backend: str = "auto",
+        check_embeddings: bool = False,
+        shared_loss: bool = False,
+    ) -> PairSet:
+        """The arguments are those of `flatclr.contrast_stats`."""
+        require_one_of("pairing", pairing, PAIRINGS)
+        require_one_of("backend", backend, BACKENDS)
+        require_views(z_a, z_b, negatives)
+        ranks = distributed.ranks_sharing_a_batch(gather)
+        distributed.require_equal_batches(z_a, negatives, ranks)
+        if check_embeddings:
+            for name, rows in (("z_a", z_a), ("z_b", z_b), ("negatives", negatives)):
+                if rows is not None:
+                    require_usable_rows(name, rows, directions=normalize)
+
+        plan = PAIRINGS[pairing]
+        samples, queued = len(z_a) * ranks.size, 0 if negatives is None else len(negatives)
+        available = queued + (plan.negatives(samples) if in_batch_negatives else 0)
+        if available == 0:
+            raise ValueError(
+                f"every anchor must have a negative, got a batch of {samples} with "
+                f"in_batch_negatives={in_batch_negatives} and no queue; use at least 2 pairs, or pass negatives=."
+            )
+        drawn = None
+        if negatives_per_anchor is not None:
+            drawn = draw_negatives(
+                plan, samples, queued, in_batch_negatives, negatives_per_anchor, generator, z_a.device
+            )
+            drawn = distributed.from_first_rank(drawn, ranks)
+        layout = Layout(
+            pairing=plan,
+            ranks=ranks,
+            own_samples=len(z_a),
+            negatives=available if drawn is None else drawn.shape[1],
+            in_batch=in_batch_negatives,
+            normalize=normalize,
+            shared_loss=shared_loss,
+            needs_gradient=(z_a.requires_grad, z_b.requires_grad),
+        )
+        stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
+        queue = None
+        if negatives is not None:
+            queue = negatives.to(stack.dtype)
+            queue = unit_rows(queue) if normalize else queue
+        return cls(stack, queue, drawn, layout)
+
+    @property
+    def negatives(self) -> int:
+        """Per anchor, queue included."""
+        return self.layout.negatives
+
+    def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(positive score, log-sum-exp of the negatives, effective sample size) of every anchor."""
+        if self.drawn_Ak is not None:
+            scores_Ak = self._drawn_scores(inverse_temperature)
+            return self.positive(inverse_temperature), scores_Ak.logsumexp(1), dense_ess(scores_Ak, self.negatives)
+        positive, logsumexp, ess = self._reduce(inverse_temperature, None)
+        return positive, logsumexp, ess
+
+    def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
+        """(positive score, mean of phi over the negatives) of every anchor."""
+        if self.drawn_Ak is not None:
+            return self.positive(inverse_temperature), phi.value(self._drawn_scores(inverse_temperature)).mean(1)
+        positive, mean = self._reduce(inverse_temperature, phi)
+        return positive, mean
+
+    def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
+        """Mean negative score of every anchor, from sums of embeddings: O(N d) work."""
+        if self.drawn_Ak is not None:
+            return self._drawn_scores(inverse_temperature).mean(1)
+        stack_VNd = self.everyone_VNd
+        means = []
+        for anchors_Nd, candidates in zip(stack_VNd, self.layout.pairing.candidates, strict=False):
+            opposite_Nd = torch.zeros_like(anchors_Nd)
+            if self.layout.in_batch:
+                for view in candidates:
+                    opposite_Nd = opposite_Nd + (stack_VNd[view].sum(0) - stack_VNd[view])
+            if self.queue is not None:
+                opposite_Nd = opposite_Nd + self.queue.sum(0)
+            means.append((anchors_Nd * opposite_Nd).sum(1) / self.negatives)
+        return inverse_temperature * torch.cat(means)
+
+    def extreme_negative(self, inverse_temperature: float | Tensor, *, hardest: bool) -> Tensor:
+        """Score of the hardest (or easiest) negative of every anchor; the gradient goes to that pair alone."""
+        if self.drawn_Ak is not None:
+            scores_Ak = self._drawn_scores(inverse_temperature)
+            return scores_Ak.amax(1) if hardest else scores_Ak.amin(1)
+        everyone = self.everyone_VNd.detach().flatten(0, 1)
+        with no_autocast(everyone):
+            candidates_A = hardest_candidates(everyone, self.queue, self.layout, easiest=not hardest)
+        return inverse_temperature * self._dot_products(candidates_A.unsqueeze(1)).squeeze(1)
+
+    @cached_property
+    def everyone_VNd(self) -> Tensor:
+        """Both views of all ranks, ready; backward hands this rank its own rows."""
+        own = unit_rows(self.stack) if self.layout.normalize else self.stack
+        return self._of_all_ranks(own.view(2, self.layout.own_samples, -1))
+
+    def of_all_ranks(self, per_sample_n: Tensor) -> Tensor:
+        """Values of this rank's samples -> values of all samples [N], with gradient."""
+        return self._of_all_ranks(per_sample_n.unsqueeze(0)).squeeze(0)
+
+    def _of_all_ranks(self, x_Vn: Tensor) -> Tensor:
+        return distributed.gather_views_with_gradient(x_Vn, self.layout.ranks, shared_loss=self.layout.shared_loss)
+
+    def _reduce(self, inverse_temperature: float | Tensor, phi: Phi | None) -> tuple[Tensor, ...]:
+        layout, scale = self.layout, inverse_temperature
+        if isinstance(scale, Tensor):
+            scale = scale.to(self.stack).reshape(())
+        scores = layout.pairing.anchor_views * layout.samples * self.negatives
+        with no_autocast(self.stack):
+            if layout.ranks.size == 1 and self.queue is None and scores <= LARGEST_KEPT:
+                return reduce_kept(self.stack, scale, layout, phi)
+            return reduce_streamed(self.stack, self.queue, scale, layout, phi)
+
+    def positive(self, inverse_temperature: float | Tensor) -> Tensor:
+        view_a, view_b = self.everyone_VNd
+        positive_N: Tensor = inverse_temperature * (view_a * view_b).sum(1)
+        return positive_N.repeat(self.layout.pairing.anchor_views)
+
+    def _drawn_scores(self, inverse_temperature: float | Tensor) -> Tensor:
+        assert self.drawn_Ak is not None
+        return inverse_temperature * self._dot_products(self.drawn_Ak)
+
+    def _dot_products(self, candidates_Ak: Tensor) -> Tensor:
+        stack = self.everyone_VNd.flatten(0, 1)
+        rows = stack if self.queue is None else torch.cat([stack, self.queue])
+        with no_autocast(stack):
+            products: Tensor = _IndexedDotProducts.apply(stack[: len(candidates_Ak)], rows, candidates_Ak)
+        return products
+
+
+def accumulation_type(z: Tensor) -> torch.dtype:
+    return torch.float64 if z.dtype == torch.float64 else torch.float32
+
+
+def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
+    """(sum_j exp s_j)^2 / (K sum_j exp 2 s_j) of each row; entries at -inf do not count."""
+    weights = scores_AK.detach().softmax(1)
+    return (1 / (weights.square().sum(1) * negatives)).clamp(1 / negatives, 1)
+
+
+def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
+    # a cast to half precision inside would undo the float32 accumulation
+    if torch.is_autocast_enabled(z.device.type):
+        return torch.autocast(z.device.type, enabled=False)
+    return nullcontext()
+
+
+class _IndexedDotProducts(torch.autograd.Function):
+    """<anchor_i, row_index[i, j]>, a few anchors at a time so that [A, k, d] is never stored."""
+
+    @staticmethod
+    def forward(ctx: Any, anchors_Ad: Tensor, rows_Md: Tensor, index_Ak: Tensor) -> Tensor:
+        ctx.save_for_backward(anchors_Ad, rows_Md, index_Ak)
+        return torch.cat(
+            [torch.einsum("ad,akd->ak", anchors_Ad[s], rows_Md[index_Ak[s]]) for s in _strips(rows_Md, index_Ak)]
+        )
+
+    @staticmethod
+    def backward(ctx: Any, upstream_Ak: Tensor) -> tuple[Tensor, Tensor, None]:
+        refuse_double_backward()
+        anchors_Ad, rows_Md, index_Ak = ctx.saved_tensors
+        d_anchors, d_rows = torch.empty_like(anchors_Ad), torch.zeros_like(rows_Md)
+        for s in _strips(rows_Md, index_Ak):
+            d_anchors[s] = torch.einsum("ak,akd->ad", upstream_Ak[s], rows_Md[index_Ak[s]])
+            pull_akd = upstream_Ak[s].unsqueeze(2) * anchors_Ad[s].unsqueeze(1)
+            d_rows.index_add_(0, index_Ak[s].flatten(), pull_akd.flatten(0, 1))
+        return d_anchors, d_rows, None
+
+
+def _strips(rows_Md: Tensor, index_Ak: Tensor) -> Iterator[slice]:
+    at_once = max(1, 2**22 // (index_Ak.shape[1] * rows_Md.shape[1]))
+    for start in range(0, len(index_Ak), at_once):
+        yield slice(start, min(start + at_once, len(index_Ak)))

@@ -1,0 +1,57 @@
+"""The unit sphere: putting rows on it, gradients through it, distance of positive pairs on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr.autograd import refuse_double_backward
+
+
+def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows and the inverse norms [N, 1]; a zero row stays zero, and a NaN stays visible."""
+    norms = torch.linalg.vector_norm(rows_Nd, dim=1, keepdim=True)
+    inverse_norms = norms.reciprocal_().nan_to_num_(nan=torch.nan, posinf=0.0)
+    return rows_Nd * inverse_norms, inverse_norms
+
+
+def gradient_before_sphere(d_unit: Tensor, unit: Tensor, inverse_norms: Tensor) -> Tensor:
+    """d row = (d unit - <unit, d unit> unit) / norm; overwrites d_unit. A zero row gets none."""
+    radial = (unit * d_unit).sum(1, keepdim=True)
+    return d_unit.addcmul_(unit, radial, value=-1).mul_(inverse_norms)
+
+
+def unit_rows(rows_Nd: Tensor) -> Tensor:
+    """Rows divided by their length.
+
+    >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    unit: Tensor = _UnitRows.apply(rows_Nd)
+    return unit
+
+
+def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
+    """||x - y||^alpha of every positive pair on the sphere; smaller is better aligned.
+
+    >>> alignment(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
+    tensor([2.])
+    """
+    squared = (unit_rows(z_a) - unit_rows(z_b)).square().sum(1)
+    return squared if alpha == 2 else squared.clamp_min(torch.finfo(squared.dtype).tiny) ** (alpha / 2)
+
+
+class _UnitRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows_Nd: Tensor) -> Tensor:
+        unit, inverse_norms = to_sphere(rows_Nd)
+        ctx.save_for_backward(unit, inverse_norms)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        refuse_double_backward()
+        return gradient_before_sphere(upstream.clone(), *ctx.saved_tensors)

@@ -1,0 +1,208 @@
+"""The streamed quantities of a contrast, forward and backward, on one rank or many.
+
+The score matrix is never stored: backward visits its tiles again. On W ranks each rank reduces its own anchors against
+everyone's embeddings and the results are gathered; since every rank then holds all values, backward needs no collective
+unless the ranks' losses differ.
+
+Shape suffixes: V views, n samples of this rank, d features. A stack holds view a, then view b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr import distributed
+from flatclr.autograd import refuse_double_backward
+from flatclr.kernels import tiled_torch
+from flatclr.kernels.block import Block, Side
+from flatclr.kernels.phi import Phi
+from flatclr.kernels.tiled_torch import Hardest, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, SumsT
+from flatclr.pairing import Layout, Views, same_sample_pairs, span
+from flatclr.sphere import gradient_before_sphere, to_sphere
+
+
+def reduce_streamed(
+    stack: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
+) -> tuple[Tensor, ...]:
+    """(positive, log-sum-exp, ess) of all ranks' anchors or, given phi, (positive, mean of phi); `stack` is [2n, d]."""
+    outputs: tuple[Tensor, ...] = _Streamed.apply(stack, queue, scale, layout, phi)
+    return outputs
+
+
+@torch.no_grad()
+def hardest_candidates(everyone: Tensor, queue: Tensor | None, layout: Layout, *, easiest: bool = False) -> Tensor:
+    """Which row of (view a, view b, queue) is every anchor's hardest (or easiest) negative: [A]."""
+    views = layout.pairing.anchor_views
+    found = Hardest.start(views * layout.own_samples, everyone)
+    for part in _parts(layout, everyone, queue, -1.0 if easiest else 1.0):
+        part.reduce(found.counting_from(row=part.rows.start, column=part.columns.start))
+    return distributed.gather_views(found.candidate.view(views, -1), layout.ranks).flatten()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One block of a contrast, and where its rows and columns stand."""
+
+    block: Block
+    rows: slice  # in this rank's stack
+    columns: slice  # in the stack of all ranks, or in the queue behind it
+    row_views: Views
+    column_views: Views
+    rows_are_anchors: bool
+    columns_are_anchors: bool
+    mirrored: bool  # the columns are this rank's own rows too, so one visit serves both sides
+
+    def reduce(self, sums: SumsT) -> None:
+        if self.rows_are_anchors:
+            both = self.mirrored and self.columns_are_anchors
+            tiled_torch.reduce_block(self.block, sums.part(self.rows), sums.part(self.columns) if both else None)
+
+
+def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float | Tensor) -> Iterator[_Part]:
+    """The blocks that cover this rank's rows: alone, each pair of views once; among ranks, from both of its sides."""
+    pairing, alone = layout.pairing, layout.ranks.size == 1
+    stack = layout.own_stack(everyone)
+    sides = list(pairing.blocks)
+    if not alone:
+        sides += [(columns, rows) for rows, columns in pairing.blocks if rows != columns]
+    for row_views, column_views in sides if layout.in_batch else []:
+        rows, columns = span(row_views, layout.own_samples), span(column_views, layout.samples)
+        yield _Part(
+            block=Block(
+                stack[rows],
+                everyone[columns],
+                scale,
+                excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
+                symmetric=alone and row_views == column_views,
+            ),
+            rows=rows,
+            columns=columns,
+            row_views=row_views,
+            column_views=column_views,
+            rows_are_anchors=pairing.are_anchors(row_views, over=column_views),
+            columns_are_anchors=pairing.are_anchors(column_views, over=row_views),
+            mirrored=alone,
+        )
+    if queue is not None:
+        anchor_views = tuple(range(pairing.anchor_views))
+        rows = span(anchor_views, layout.own_samples)
+        yield _Part(
+            block=Block(stack[rows], queue, scale),
+            rows=rows,
+            columns=slice(len(everyone), len(everyone) + len(queue)),
+            row_views=anchor_views,
+            column_views=(),
+            rows_are_anchors=True,
+            columns_are_anchors=False,
+            mirrored=False,
+        )
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, stack: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
+    ) -> tuple[Tensor, ...]:
+        views, own = layout.pairing.anchor_views, layout.own_samples
+        learns_scale = ctx.needs_input_grad[2]
+        inverse_norms = None
+        if layout.normalize:
+            stack, inverse_norms = to_sphere(stack)
+        everyone = distributed.gather_views(stack.view(2, own, -1), layout.ranks).flatten(0, 1)
+        sums: LogSumExpSums | PhiSums
+        if phi is None:
+            sums = LogSumExpSums.start(views * own, stack, with_moment=learns_scale)
+        else:
+            sums = PhiSums.start(phi, views * own, stack, with_moment=learns_scale)
+        for part in _parts(layout, everyone, queue, scale):
+            part.reduce(sums)
+        positive = ((stack[:own] * stack[own:]).sum(1) * scale).repeat(views)
+        per_anchor = [positive, *sums.finish(layout.negatives)]
+        if layout.ranks.size > 1:
+            packed_Vnq = torch.stack([q.view(views, own) for q in per_anchor], dim=2)
+            per_anchor = [q.flatten() for q in distributed.gather_views(packed_Vnq, layout.ranks).unbind(2)]
+        moment = per_anchor.pop() if learns_scale else None
+        ctx.save_for_backward(queue, everyone, inverse_norms, *per_anchor[:2], moment)
+        ctx.scale, ctx.layout, ctx.phi = scale, layout, phi
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*per_anchor[2:])
+        return tuple(per_anchor)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
+        queue, everyone, inverse_norms, positive, value, moment = ctx.saved_tensors
+        scale: float | Tensor = ctx.scale
+        layout: Layout = ctx.layout
+        _, needs_queue, needs_scale = ctx.needs_input_grad[:3]
+        g_positive, g_value = (_gradient_of_all_ranks(g, layout) for g in upstream[:2])
+
+        d_scale = None
+        if needs_scale:
+            terms = [(g @ slope) / scale for g, slope in ((g_positive, positive), (g_value, moment)) if g is not None]
+            d_scale = torch.stack(terms).sum()
+
+        stack = layout.own_stack(everyone)
+        d_stack, d_queue = torch.zeros_like(stack), None
+        if g_value is not None:
+            reduction = LogSumExp() if ctx.phi is None else MeanPhi(ctx.phi, layout.negatives)
+            parts = _parts(layout, everyone, queue, scale)
+            d_queue = _add_negatives_gradient(d_stack, parts, reduction, Side(value, g_value), layout, needs_queue)
+        if g_positive is not None:
+            d_stack_Vnd, stack_Vnd = (x.view(2, layout.own_samples, -1) for x in (d_stack, stack))
+            pull_n = layout.own(g_positive).view(-1, layout.own_samples).sum(0) * scale
+            d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), stack_Vnd.flip(0))
+        if inverse_norms is not None:
+            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms)
+        # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
+        for gradient in (d_stack, d_queue):
+            if gradient is not None and layout.ranks.size > 1:
+                gradient.mul_(layout.ranks.size)
+        return d_stack, d_queue, d_scale, None, None
+
+
+def _gradient_of_all_ranks(g: Tensor | None, layout: Layout) -> Tensor | None:
+    if g is None or layout.shared_loss:
+        return g
+    return distributed.average_over_ranks(g, layout.ranks)
+
+
+def _add_negatives_gradient(
+    d_stack: Tensor,
+    parts: Iterator[_Part],
+    reduction: LogSumExp | MeanPhi,
+    anchors: Side,
+    layout: Layout,
+    needs_queue: bool,
+) -> Tensor | None:
+    """Add what the negatives send to this rank's rows; returns what they send to the queue."""
+    own_anchors = Side(layout.own(anchors.value), layout.own(anchors.gradient))
+    d_queue = None
+    for part in parts:
+        from_queue = not part.column_views
+        need_rows = any(layout.needs_gradient[v] for v in part.row_views)
+        need_columns = (
+            needs_queue if from_queue else part.mirrored and any(layout.needs_gradient[v] for v in part.column_views)
+        )
+        if not (need_rows or need_columns):
+            continue
+        d_rows, d_columns = tiled_torch.block_gradients(
+            part.block,
+            reduction,
+            own_anchors.part(part.rows) if part.rows_are_anchors else None,
+            anchors.part(part.columns) if part.columns_are_anchors else None,
+            need_rows=need_rows,
+            need_columns=need_columns,
+        )
+        if d_rows is not None:
+            d_stack[part.rows] += d_rows
+        if from_queue:
+            d_queue = d_columns
+        elif d_columns is not None:
+            d_stack[part.columns] += d_columns
+    return d_queue
