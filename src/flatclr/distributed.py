@@ -83,9 +83,10 @@ def from_first_rank(x: Tensor, ranks: Ranks) -> Tensor:
 
 
 def _all_gather(x: Tensor, ranks: Ranks) -> Tensor:
-    stacked = x.new_empty((ranks.size, *x.shape))
-    dist.all_gather_into_tensor(stacked, x.contiguous())
-    return stacked
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # renamed in PyTorch 2.13
+    stacked = x.new_empty(ranks.size * x.numel())
+    gather(stacked, x.flatten())
+    return stacked.view(ranks.size, *x.shape)
 
 
 class _GatherViews(torch.autograd.Function):

@@ -22,6 +22,7 @@ from flatclr.kernels.block import Diagonal
 
 Views = tuple[int, ...]
 A, B, BOTH = (0,), (1,), (0, 1)
+ENTRIES_AT_ONCE = 2**22  # of a temporary that would otherwise grow with the square of the batch
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def draw_negatives(
     )
     source = generator.device if generator is not None else device
     anchors = pairing.anchor_views * samples
-    rows_at_once = max(1, 2**22 // (from_batch + queue))
+    rows_at_once = max(1, ENTRIES_AT_ONCE // (from_batch + queue))
     ranks_Ak = torch.cat(
         [
             torch.rand(min(rows_at_once, anchors - start), from_batch + queue, generator=generator, device=source)

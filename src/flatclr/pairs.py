@@ -22,7 +22,7 @@ from flatclr.autograd import refuse_double_backward
 from flatclr.checks import require_one_of, require_usable_rows, require_views
 from flatclr.kept import reduce_kept
 from flatclr.kernels.phi import Phi
-from flatclr.pairing import PAIRINGS, Layout, draw_negatives
+from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives
 from flatclr.sphere import unit_rows
 from flatclr.streaming import hardest_candidates, reduce_streamed
 
@@ -147,8 +147,9 @@ class PairSet:
     @cached_property
     def everyone_VNd(self) -> Tensor:
         """Both views of all ranks, ready; backward hands this rank its own rows."""
-        own = unit_rows(self.stack) if self.layout.normalize else self.stack
-        return self._of_all_ranks(own.view(2, self.layout.own_samples, -1))
+        with torch.enable_grad():  # the first to ask may be a gauge, the next a loss
+            own = unit_rows(self.stack) if self.layout.normalize else self.stack
+            return self._of_all_ranks(own.view(2, self.layout.own_samples, -1))
 
     def of_all_ranks(self, per_sample_n: Tensor) -> Tensor:
         """Values of this rank's samples -> values of all samples [N], with gradient."""
@@ -224,6 +225,6 @@ class _IndexedDotProducts(torch.autograd.Function):
 
 
 def _strips(rows_Md: Tensor, index_Ak: Tensor) -> Iterator[slice]:
-    at_once = max(1, 2**22 // (index_Ak.shape[1] * rows_Md.shape[1]))
+    at_once = max(1, ENTRIES_AT_ONCE // (index_Ak.shape[1] * rows_Md.shape[1]))
     for start in range(0, len(index_Ak), at_once):
         yield slice(start, min(start + at_once, len(index_Ak)))

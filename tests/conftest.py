@@ -1,0 +1,29 @@
+"""Settings every test shares."""
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import torch
+
+from flatclr import pairs
+from flatclr.kernels import tiled_torch
+
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=["kept", "streamed"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both ways through the core: the kept tile, and streaming with tiles so small that every batch has several."""
+    if request.param == "streamed":
+        monkeypatch.setattr(pairs, "LARGEST_KEPT", 0)
+        monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 3)
+    yield request.param

@@ -1,0 +1,105 @@
+"""Several processes give the numbers of one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import distributed_worker
+
+pytestmark = pytest.mark.distributed
+
+NAMES = [name for name, *_ in distributed_worker.runs()]
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+@pytest.fixture(scope="module")
+def one() -> dict[str, Any]:
+    return distributed_worker.everything(rank=0, world=1)
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2_ranks", "4_ranks"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What every rank of one process group saw, all cases in one group."""
+    world: int = request.param
+    out = tmp_path_factory.mktemp(f"world{world}")
+    root = Path(__file__).parent.parent
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.distributed_worker", str(rank), str(world), str(out / "store"), str(out)],
+            cwd=root,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(errors)
+    return [torch.load(out / f"rank{rank}.pt") for rank in range(world)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_averaged_gradients_equal_the_one_process_gradient(name: str, one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+    expected = one["steps"][name]["gradients"]
+    assert expected
+    for rank in ranks:
+        torch.testing.assert_close(rank["steps"][name]["gradients"], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loss_and_stats_on_every_rank_are_the_global_ones(name: str, one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        for quantity in ("loss", "stats", "buffers"):
+            torch.testing.assert_close(rank["steps"][name][quantity], one["steps"][name][quantity], **CLOSE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_of_the_objective_get_the_full_gradient_on_every_rank(
+    name: str, one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    expected = {n: g for n, g in one["steps"][name]["gradients"].items() if n.startswith("objective.")}
+    for rank in ranks:
+        got = {n: rank["steps"][name]["unaveraged"][n] for n in expected}
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_rows_get_w_times_the_global_partial_derivative(name: str, one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+    gathered = torch.cat([rank["steps"][name]["d_z_a"] for rank in ranks])
+    torch.testing.assert_close(gathered, len(ranks) * one["steps"][name]["d_z_a"], **CLOSE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_backward_of_a_mean_over_anchors_needs_no_collective(name: str, ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["steps"][name]["collectives_in_backward"] == [] for rank in ranks)
+
+
+def test_losses_that_differ_between_ranks_average_to_the_global_gradient(
+    one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    for rank in ranks:
+        torch.testing.assert_close(rank["local"], one["local"], **CLOSE)
+
+
+def test_ten_ddp_steps_follow_the_one_process_trajectory(one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        torch.testing.assert_close(rank["ddp"], one["ddp"], **CLOSE)
+
+
+def test_unequal_batches_are_refused_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert "same batch, embedding and queue size on every rank" in rank["refusal"]
+        assert "rank 0: batch 3" in rank["refusal"]
+        assert "rank 1: batch 4" in rank["refusal"]
+
+
+def test_gather_without_a_process_group_is_one_process() -> None:
+    import flatclr
+
+    z = torch.randn(4, 3)
+    torch.testing.assert_close(flatclr.InfoNCE(gather=True)(z, z), flatclr.InfoNCE()(z, z))
