@@ -1,7 +1,6 @@
 """Settings every test shares."""
 
 import os
-from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -21,9 +20,9 @@ def _fixed_seed() -> None:
 
 
 @pytest.fixture(params=["kept", "streamed"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways through the core: the kept tile, and streaming with tiles so small that every batch has several."""
     if request.param == "streamed":
         monkeypatch.setattr(pairs, "LARGEST_KEPT", 0)
         monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 3)
-    yield request.param
+    return str(request.param)

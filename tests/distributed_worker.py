@@ -24,7 +24,15 @@ from tests.harness import CASES, PAIRINGS, Batch
 SAMPLES, FEATURES, QUEUE, DRAWN = 12, 5, 4, 3
 COLLECTIVES = [
     name
-    for name in ("all_gather_single", "all_gather_into_tensor", "all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter")
+    for name in (
+        "all_gather_single",
+        "all_gather_into_tensor",
+        "all_gather",
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "reduce_scatter",
+    )
     if hasattr(dist, name)
 ]
 

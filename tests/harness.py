@@ -103,7 +103,9 @@ def align_uniform(batch: Batch, *, alpha: float, t: float, align_weight: float, 
     return align_weight * float(np.mean(oracles.alignment(batch.z_a, batch.z_b, alpha))) + uniform_weight * uniform
 
 
-def fmicl_gaussian(name: str, *, temperature: float, mu: float, weight: float, order: float = 3.0) -> Callable[[Batch], float]:
+def fmicl_gaussian(
+    name: str, *, temperature: float, mu: float, weight: float, order: float = 3.0
+) -> Callable[[Batch], float]:
     f, derivative = oracles.GENERATORS[name]
     more = (order,) if name == "tsallis" else ()
 
@@ -186,7 +188,12 @@ def _cases() -> list[Case]:
     for gamma in (0.0, 0.5, 1.0, 2.0, -1.0, math.inf, -math.inf):
         log_mean = on_rows(lambda rows, g=gamma: oracles.holder_log_mean(rows, g), beta)  # type: ignore[misc]
         cases.append(
-            _case(f"holder_{gamma:g}", lambda g=gamma, **o: flatclr.HolderFlatNCE(1 / beta, gamma=g, **o), info_nce, log_mean)
+            _case(
+                f"holder_{gamma:g}",
+                lambda g=gamma, **o: flatclr.HolderFlatNCE(1 / beta, gamma=g, **o),
+                info_nce,
+                log_mean,
+            )
         )
     for name in oracles.GENERATORS:
         settings = {"temperature": 0.8, "mu": 1.3, "weight": 7.0}

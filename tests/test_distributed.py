@@ -44,7 +44,9 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_averaged_gradients_equal_the_one_process_gradient(name: str, one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+def test_averaged_gradients_equal_the_one_process_gradient(
+    name: str, one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
     expected = one["steps"][name]["gradients"]
     assert expected
     for rank in ranks:
@@ -52,7 +54,9 @@ def test_averaged_gradients_equal_the_one_process_gradient(name: str, one: dict[
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_loss_and_stats_on_every_rank_are_the_global_ones(name: str, one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+def test_loss_and_stats_on_every_rank_are_the_global_ones(
+    name: str, one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
     for rank in ranks:
         for quantity in ("loss", "stats", "buffers"):
             torch.testing.assert_close(rank["steps"][name][quantity], one["steps"][name][quantity], **CLOSE)
@@ -69,7 +73,9 @@ def test_parameters_of_the_objective_get_the_full_gradient_on_every_rank(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_own_rows_get_w_times_the_global_partial_derivative(name: str, one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+def test_own_rows_get_w_times_the_global_partial_derivative(
+    name: str, one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
     gathered = torch.cat([rank["steps"][name]["d_z_a"] for rank in ranks])
     torch.testing.assert_close(gathered, len(ranks) * one["steps"][name]["d_z_a"], **CLOSE)
 

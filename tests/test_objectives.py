@@ -247,9 +247,7 @@ def test_all_negatives_drawn_is_the_same_as_no_draw(kind: type[flatclr.Objective
     full = kind(0.3)(z_a, z_b, negatives=queue)
     drawn = kind(0.3, negatives_per_anchor=12)(z_a, z_b, negatives=queue)
     torch.testing.assert_close(drawn, full)
-    for got, want in zip(
-        torch.autograd.grad(drawn, (z_a, z_b)), torch.autograd.grad(full, (z_a, z_b)), strict=True
-    ):
+    for got, want in zip(torch.autograd.grad(drawn, (z_a, z_b)), torch.autograd.grad(full, (z_a, z_b)), strict=True):
         torch.testing.assert_close(got, want)
 
 
@@ -279,7 +277,8 @@ def test_k_negative_loss_averages_to_the_exhaustive_mean_over_subsets(pairing: s
 def test_a_seeded_generator_repeats_its_draw() -> None:
     z_a, z_b, _ = Batch.random(8, 3).tensors()
     losses = [
-        flatclr.InfoNCE(negatives_per_anchor=3, generator=torch.Generator().manual_seed(s))(z_a, z_b).item() for s in (1, 1, 2)
+        flatclr.InfoNCE(negatives_per_anchor=3, generator=torch.Generator().manual_seed(s))(z_a, z_b).item()
+        for s in (1, 1, 2)
     ]
     assert losses[0] == losses[1] != losses[2]
 

@@ -29,13 +29,17 @@ class _KeptTile(torch.autograd.Function):
         inverse_norms = None
         if layout.normalize:
             stack, inverse_norms = to_sphere(stack)
-        view_a, view_b = stack.view(2, layout.samples, -1)
-        positive_N = torch.linalg.vecdot(view_a, view_b) * scale
-        anchors, candidates = _sides(stack, layout)
-        scores = (anchors * scale) @ candidates.mT
+        scores = _scores(stack, scale, layout)
+        if layout.pairing.name == "within":
+            view_a, view_b = stack.view(2, layout.samples, -1)
+            positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(2)
+        else:
+            # a copy: the tile is overwritten below
+            positive = _positives(scores, layout).clone(memory_format=torch.contiguous_format).flatten()
         # slopes / divisor = d value_i / d s_ij
         if phi is None:
-            slopes = _fill_same_sample(scores, -torch.inf, layout)
+            slopes = scores
+            _same_sample(slopes, layout).fill_(-torch.inf)
             peak = slopes.amax(-1)
             slopes.sub_(peak.unsqueeze(-1)).exp_()
             divisor = slopes.sum(-1)
@@ -43,28 +47,33 @@ class _KeptTile(torch.autograd.Function):
             values = [divisor.log().add_(peak).flatten(), ess.clamp_(1 / layout.negatives, 1).flatten()]
             ctx.mark_non_differentiable(values[1])
         else:
-            slopes = _fill_same_sample(phi.derivative(scores), 0, layout)
+            slopes, phi_values = phi.derivative(scores), phi.value(scores)
+            for tile in (slopes, phi_values):
+                _same_sample(tile, layout).zero_()
             divisor = slopes.new_full((), layout.negatives)
-            values = [_fill_same_sample(phi.value(scores), 0, layout).sum(-1).flatten() / divisor]
+            values = [phi_values.sum(-1).flatten() / divisor]
         ctx.save_for_backward(stack, inverse_norms, slopes, divisor)
         ctx.scale, ctx.layout = scale, layout
         ctx.set_materialize_grads(False)
-        return torch.cat([positive_N] * layout.pairing.anchor_views), *values
+        return positive, *values
 
     @staticmethod
     def backward(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         stack, inverse_norms, slopes, divisor = ctx.saved_tensors
         layout: Layout = ctx.layout
-        # the gradient of the stack, less the factor scale
         if g_value is None:
-            d_stack = torch.zeros_like(stack)
+            weights = torch.zeros_like(slopes)
         else:
-            upstream = g_value.view(slopes.shape[:-1]) / divisor
-            d_stack = _stack_gradient(slopes * upstream.unsqueeze(-1), *_sides(stack, layout), layout)
-        if g_positive is not None:
+            weights = slopes * (g_value.view(slopes.shape[:-1]) / divisor).unsqueeze(-1)
+        in_tile = layout.pairing.name != "within"
+        if g_positive is not None and in_tile:
+            positives = _positives(weights, layout)  # 0 so far: they are not negatives
+            positives.copy_(g_positive.view_as(positives))
+        d_stack = _stack_gradient(weights, stack, layout)  # less the factor scale
+        if g_positive is not None and not in_tile:
             stack_VNd = stack.view(2, layout.samples, -1)
-            pull_N1 = g_positive.view(-1, layout.samples).sum(0).unsqueeze(1)
+            pull_N1 = g_positive.view(2, layout.samples).sum(0).unsqueeze(1)
             d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
         d_scale = None
         if ctx.needs_input_grad[1]:
@@ -77,34 +86,44 @@ class _KeptTile(torch.autograd.Function):
         return d_stack, d_scale, None, None
 
 
-def _sides(stack: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Anchors and their candidates."""
+def _scores(stack: Tensor, scale: float | Tensor, layout: Layout) -> Tensor:
+    """The tile: scores of the anchors against their candidates."""
     stack_VNd = stack.view(2, layout.samples, -1)
     match layout.pairing.name:
         case "two_view":
-            return stack, stack
+            return (stack * scale) @ stack.T
         case "within":
-            return stack_VNd, stack_VNd
-        case "cross":
-            return stack_VNd, stack_VNd.flip(0)
-        case _:
-            return stack_VNd[0], stack_VNd[1]
+            return (stack_VNd * scale) @ stack_VNd.mT
+        case "one_way":
+            return (stack_VNd[0] * scale) @ stack_VNd[1].T
+        case _:  # cross
+            a_to_b = (stack_VNd[0] * scale) @ stack_VNd[1].T
+            return torch.stack([a_to_b, a_to_b.T])
 
 
-def _stack_gradient(weights: Tensor, anchors: Tensor, candidates: Tensor, layout: Layout) -> Tensor:
-    """What the weights of the tile send to both ends of its pairs: [2N, d]."""
-    if layout.pairing.name in ("two_view", "within"):
-        return ((weights + weights.mT) @ anchors).view(-1, anchors.shape[-1])
-    d_anchors, d_candidates = weights @ candidates, weights.mT @ anchors
-    if layout.pairing.name == "cross":
-        return d_anchors.add_(d_candidates.flip(0)).flatten(0, 1)
-    return torch.cat([d_anchors, d_candidates])
-
-
-def _fill_same_sample(tile: Tensor, fill: float, layout: Layout) -> Tensor:
-    """Overwrite, in place, the pairs of one sample: they are not negatives."""
+def _same_sample(tile: Tensor, layout: Layout) -> Tensor:
+    """A view of the entries that are not negatives."""
     if layout.pairing.name == "two_view":
-        tile.view(2, layout.samples, 2, layout.samples).diagonal(dim1=1, dim2=3).fill_(fill)
-    else:
-        tile.diagonal(dim1=-2, dim2=-1).fill_(fill)
-    return tile
+        return tile.view(2, layout.samples, 2, layout.samples).diagonal(dim1=1, dim2=3)
+    return tile.diagonal(dim1=-2, dim2=-1)
+
+
+def _positives(tile: Tensor, layout: Layout) -> Tensor:
+    """A view of the positives' entries in anchor order; "within" has none in its tile."""
+    if layout.pairing.name == "two_view":
+        n = layout.samples  # entries (i, n + i) and (n + i, i) of a contiguous [2n, 2n]
+        return tile.as_strided((2, n), (n * (2 * n - 1), 2 * n + 1), n)
+    return _same_sample(tile, layout)
+
+
+def _stack_gradient(weights: Tensor, stack: Tensor, layout: Layout) -> Tensor:
+    """What the weights of the tile send to both ends of its pairs: [2N, d]."""
+    stack_VNd = stack.view(2, layout.samples, -1)
+    match layout.pairing.name:
+        case "two_view":
+            return (weights + weights.T) @ stack
+        case "within":
+            return ((weights + weights.mT) @ stack_VNd).flatten(0, 1)
+        case "cross":
+            weights = weights[0] + weights[1].T
+    return torch.cat([weights @ stack_VNd[1], weights.T @ stack_VNd[0]])
