@@ -14,8 +14,8 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 def on_device(batch: Batch, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
     z_a, z_b, queue = batch.tensors(dtype)
-    to = lambda z: z.detach().cuda().requires_grad_()  # noqa: E731
-    return to(z_a), to(z_b), None if queue is None else queue.cuda()
+    on_cuda = [z.detach().cuda().requires_grad_() for z in (z_a, z_b)]
+    return on_cuda[0], on_cuda[1], None if queue is None else queue.cuda()
 
 
 def gradients(objective: Objective, z_a: Tensor, z_b: Tensor, queue: Tensor | None) -> tuple[Tensor, ...]:
@@ -38,6 +38,7 @@ def test_cuda_gives_the_numbers_of_the_cpu(case: Case, pairs: int, request: pyte
 
 
 @every_case
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.usefixtures("way")
 def test_no_step_waits_for_the_device(case: Case) -> None:
     batch = Batch.random(6, 8, pairing=case.pairing)
