@@ -6,6 +6,7 @@ Started once per world size by tests/test_distributed.py:  python -m tests.distr
 from __future__ import annotations
 
 import copy
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -174,6 +175,18 @@ def refusal(rank: int) -> str:
     return ""
 
 
+def shared_failure(rank: int) -> str:
+    """One rank has a NaN; all of them must hear of it."""
+    z = torch.randn(4, 3)
+    if rank == 1:
+        z[2, 0] = torch.nan
+    try:
+        flatclr.InfoNCE(gather=True, check_embeddings=True)(z, z)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def everything(rank: int, world: int) -> dict[str, Any]:
     batch = Batch.random(SAMPLES, FEATURES)
     return {
@@ -181,6 +194,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "local": local_losses(batch, rank, world),
         "ddp": ddp_trajectory(batch, rank, world),
         "refusal": refusal(rank) if world > 1 else "",
+        "failure": shared_failure(rank) if world > 1 else "",
     }
 
 
@@ -190,6 +204,8 @@ def main(rank: int, world: int, store: str, out: str) -> None:
         "gloo", init_method=Path(store).as_uri(), rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
     torch.save(everything(rank, world), Path(out) / f"rank{rank}.pt")
+    gc.collect()  # gloo may abort at exit while a DDP reducer is alive
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -78,8 +78,12 @@ BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
     "option": (
         lambda: flatclr.InfoNCE(gahter=True),
         ValueError,
-        "option must be one of .* got 'gahter'; did you mean 'gather'",
+        "option of InfoNCE must be one of .* got 'gahter'; did you mean 'gather'",
     ),
+    "argument": (lambda: flatclr.InfoNCE(temprature=0.1), ValueError, "got 'temprature'; did you mean 'temperature'"),
+    "learned bandwidth": (lambda: flatclr.FMICL(learn_temperature=True), ValueError, "option of FMICL must be one of"),
+    "learned t": (lambda: flatclr.AlignUniform(learn_temperature=True), ValueError, "option of AlignUniform must be"),
+    "temperature for t": (lambda: flatclr.AlignUniform(temperature=0.1), ValueError, "option of AlignUniform must be"),
     "value": (lambda: flatclr.FlatNCE(value="papr"), ValueError, "did you mean 'paper'"),
     "divergence": (lambda: flatclr.FMICL("helinger"), ValueError, "did you mean 'hellinger'"),
     "kernel": (lambda: flatclr.FMICL(kernel="gauss"), ValueError, "did you mean 'gaussian'"),

@@ -96,6 +96,15 @@ def test_relative_links_lead_to_files_and_headings(page: Path):
     assert broken == []
 
 
+def test_every_erratum_names_tests_that_exist():
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "errata.md").read_text(encoding="utf-8"))
+    defined = re.findall(
+        r"^def (test_\w+)", (ROOT / "tests" / "test_errata.py").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert sorted(named) == sorted(defined)
+
+
 def test_every_path_of_the_readme_tree_exists():
     entries = tree_entries()
 

@@ -8,7 +8,7 @@
 """
 
 from flatclr import diagnostics, objectives
-from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores
+from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.kernels.phi import Phi
 from flatclr.objectives import (
     DV,
@@ -23,6 +23,7 @@ from flatclr.objectives import (
     InfoNCE,
     Objective,
 )
+from flatclr.pairs import PairSet
 
 __version__ = "0.1.0"
 
@@ -39,10 +40,12 @@ __all__ = [
     "HolderFlatNCE",
     "InfoNCE",
     "Objective",
+    "PairSet",
     "Phi",
     "contrast_stats",
     "diagnostics",
     "objectives",
     "pairwise_mean",
     "stats_from_scores",
+    "stats_of",
 ]

@@ -102,22 +102,18 @@ def _require_same_kind(name: str, value: Tensor, reference: Tensor) -> None:
         )
 
 
-def require_usable_rows(name: str, rows: Tensor, *, directions: bool) -> None:
-    """Refuse NaN, Inf and (where only the direction counts) zero rows, naming the first. Waits for the device."""
+def unusable_rows(name: str, rows: Tensor, *, directions: bool) -> str | None:
+    """What is wrong with NaN, Inf or, where only the direction counts, zero rows. Waits for the device."""
     bad = ~torch.isfinite(rows).all(dim=1)
     if bad.any():
-        first = int(bad.nonzero()[0])
-        raise ValueError(
-            f"{name} must be finite, got NaN or Inf in {int(bad.sum())} of {len(rows)} rows, first in row {first}; "
-            "look for a diverging encoder, a too large learning rate or fp16 overflow."
+        return (
+            f"{name} must be finite, got NaN or Inf in {int(bad.sum())} of {len(rows)} rows, first in row "
+            f"{int(bad.nonzero()[0])}; look for a diverging encoder, a too large learning rate or fp16 overflow."
         )
-    if not directions:
-        return
     zero = torch.linalg.vector_norm(rows, dim=1) == 0
-    if zero.any():
-        first = int(zero.nonzero()[0])
-        raise ValueError(
-            f"{name} must have no zero rows to be normalised, got {int(zero.sum())} of {len(rows)}, "
-            f"first in row {first}; "
-            "look for dead units at the end of the projection head."
+    if directions and zero.any():
+        return (
+            f"{name} must have no zero rows to be normalised, got {int(zero.sum())} of {len(rows)}, first in row "
+            f"{int(zero.nonzero()[0])}; look for dead units at the end of the projection head."
         )
+    return None

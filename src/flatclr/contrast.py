@@ -22,7 +22,8 @@ from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number
 from flatclr.kernels.phi import Phi
-from flatclr.pairs import PairSet, accumulation_type, dense_ess
+from flatclr.pairs import PairSet, dense_ess
+from flatclr.precision import accumulation_type
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,8 @@ def contrast_stats(
         gather: contrast with every rank's batch; the stats are global, in one-process order.
         backend: "torch" (tiled, any device) or "auto".
         check_embeddings: look for NaN, Inf and zero rows first (waits for the device).
-        shared_loss: promise that every rank computes the same loss from the global stats (a mean over all anchors,
-        say);
-            backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
+        shared_loss: promise that every rank computes the same loss from the global stats, say a mean over all
+            anchors; backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
 
     >>> stats = contrast_stats(torch.eye(4), torch.eye(4), inverse_temperature=2.0)
     >>> stats.positive[0], stats.negatives

@@ -48,6 +48,18 @@ def require_equal_batches(z_a: Tensor, negatives: Tensor | None, ranks: Ranks) -
         )
 
 
+def fail_together(problem: str | None, device: torch.device, ranks: Ranks) -> None:
+    """Raise on every rank if one has a problem: a rank that raised alone would leave the others waiting for it."""
+    failed = [problem is not None]
+    if ranks.size > 1:
+        failed = _all_gather(torch.tensor(failed, device=device, dtype=torch.uint8), ranks).flatten().tolist()
+    if any(failed):
+        where = [rank for rank, bad in enumerate(failed) if bad]
+        raise ValueError(
+            problem or f"embeddings must be usable on every rank, got bad rows on ranks {where}; see the error there."
+        )
+
+
 def gather_views(x_Vn: Tensor, ranks: Ranks) -> Tensor:
     """[V, n, ...] on each rank -> [V, W * n, ...] on all, in one-process order. No gradient passes."""
     if ranks.size == 1:

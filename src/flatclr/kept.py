@@ -47,7 +47,7 @@ class _KeptTile(torch.autograd.Function):
             values = [divisor.log().add_(peak).flatten(), ess.clamp_(1 / layout.negatives, 1).flatten()]
             ctx.mark_non_differentiable(values[1])
         else:
-            slopes, phi_values = phi.derivative(scores), phi.value(scores)
+            slopes, phi_values = phi.slopes(scores), phi.values(scores)
             for tile in (slopes, phi_values):
                 _same_sample(tile, layout).zero_()
             divisor = slopes.new_full((), layout.negatives)

@@ -116,7 +116,7 @@ def draw_negatives(
     source = generator.device if generator is not None else device
     anchors = pairing.anchor_views * samples
     rows_at_once = max(1, ENTRIES_AT_ONCE // (from_batch + queue))
-    ranks_Ak = torch.cat(
+    picks_Ak = torch.cat(
         [
             torch.rand(min(rows_at_once, anchors - start), from_batch + queue, generator=generator, device=source)
             .topk(k)
@@ -127,8 +127,8 @@ def draw_negatives(
     anchor_A1 = torch.arange(anchors, device=device).unsqueeze(1)
     own_sample = anchor_A1 % samples
     others = max(samples - 1, 1)
-    sample = ranks_Ak % others
+    sample = picks_Ak % others
     sample = sample + (sample >= own_sample)  # skip the anchor's own sample
     views_of_anchor = torch.tensor(pairing.candidates, device=device)[anchor_A1 // samples].squeeze(1)
-    view = views_of_anchor.gather(1, (ranks_Ak // others).clamp_max(views_of_anchor.shape[1] - 1))
-    return torch.where(ranks_Ak < from_batch, view * samples + sample, ranks_Ak - from_batch + 2 * samples)
+    view = views_of_anchor.gather(1, (picks_Ak // others).clamp_max(views_of_anchor.shape[1] - 1))
+    return torch.where(picks_Ak < from_batch, view * samples + sample, picks_Ak - from_batch + 2 * samples)

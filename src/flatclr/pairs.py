@@ -9,7 +9,6 @@ features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,10 +18,11 @@ from torch import Tensor
 
 from flatclr import distributed
 from flatclr.autograd import refuse_double_backward
-from flatclr.checks import require_one_of, require_usable_rows, require_views
+from flatclr.checks import require_one_of, require_views, unusable_rows
 from flatclr.kept import reduce_kept
 from flatclr.kernels.phi import Phi
 from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives
+from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import unit_rows
 from flatclr.streaming import hardest_candidates, reduce_streamed
 
@@ -63,9 +63,9 @@ class PairSet:
         ranks = distributed.ranks_sharing_a_batch(gather)
         distributed.require_equal_batches(z_a, negatives, ranks)
         if check_embeddings:
-            for name, rows in (("z_a", z_a), ("z_b", z_b), ("negatives", negatives)):
-                if rows is not None:
-                    require_usable_rows(name, rows, directions=normalize)
+            named = {"z_a": z_a, "z_b": z_b, "negatives": negatives}
+            problems = (unusable_rows(n, z, directions=normalize) for n, z in named.items() if z is not None)
+            distributed.fail_together(next(filter(None, problems), None), z_a.device, ranks)
 
         plan = PAIRINGS[pairing]
         samples, queued = len(z_a) * ranks.size, 0 if negatives is None else len(negatives)
@@ -114,7 +114,7 @@ class PairSet:
     def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """(positive score, mean of phi over the negatives) of every anchor."""
         if self.drawn_Ak is not None:
-            return self.positive(inverse_temperature), phi.value(self._drawn_scores(inverse_temperature)).mean(1)
+            return self.positive(inverse_temperature), phi.values(self._drawn_scores(inverse_temperature)).mean(1)
         positive, mean = self._reduce(inverse_temperature, phi)
         return positive, mean
 
@@ -185,21 +185,10 @@ class PairSet:
         return products
 
 
-def accumulation_type(z: Tensor) -> torch.dtype:
-    return torch.float64 if z.dtype == torch.float64 else torch.float32
-
-
 def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
     """(sum_j exp s_j)^2 / (K sum_j exp 2 s_j) of each row; entries at -inf do not count."""
     weights = scores_AK.detach().softmax(1)
     return (1 / (weights.square().sum(1) * negatives)).clamp(1 / negatives, 1)
-
-
-def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
-    # a cast to half precision inside would undo the float32 accumulation
-    if torch.is_autocast_enabled(z.device.type):
-        return torch.autocast(z.device.type, enabled=False)
-    return nullcontext()
 
 
 class _IndexedDotProducts(torch.autograd.Function):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flatclr.autograd import refuse_double_backward
+from flatclr.precision import accumulation_type
 
 
 def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,7 +41,8 @@ def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     >>> alignment(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
     tensor([2.])
     """
-    squared = (unit_rows(z_a) - unit_rows(z_b)).square().sum(1)
+    view_a, view_b = (unit_rows(z.to(accumulation_type(z))) for z in (z_a, z_b))
+    squared = (view_a - view_b).square().sum(1)
     return squared if alpha == 2 else squared.clamp_min(torch.finfo(squared.dtype).tiny) ** (alpha / 2)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from flatclr.checks import require_matrix, require_number, require_one_of, require_views
 from flatclr.contrast import contrast_stats
 from flatclr.pairing import PAIRINGS
-from flatclr.pairs import accumulation_type
+from flatclr.precision import accumulation_type
 from flatclr.sphere import alignment as alignment_per_pair
 from flatclr.sphere import unit_rows
 
@@ -21,6 +21,7 @@ def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     tensor(0.)
     """
     require_views(z_a, z_b, None)
+    require_number("alpha", alpha, above=0)
     return alignment_per_pair(z_a, z_b, alpha).mean()
 
 

@@ -18,5 +18,18 @@ class Phi:
     """
 
     name: str
-    value: Callable[[Tensor], Tensor]
-    derivative: Callable[[Tensor], Tensor]
+    value: Callable[[Tensor], Tensor | float]
+    derivative: Callable[[Tensor], Tensor | float]
+
+    def values(self, scores: Tensor) -> Tensor:
+        return _in_full(self.value(scores), scores)
+
+    def slopes(self, scores: Tensor) -> Tensor:
+        return _in_full(self.derivative(scores), scores)
+
+
+def _in_full(result: Tensor | float, scores: Tensor) -> Tensor:
+    """One entry per score in memory of its own: a constant or an expanded result is written out."""
+    if not isinstance(result, Tensor):
+        return scores.new_full(scores.shape, result)
+    return result.expand(scores.shape).contiguous()

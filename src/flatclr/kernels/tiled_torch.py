@@ -183,8 +183,8 @@ class PhiSums:
         return PhiSums(self.phi, self.total[anchors], None if self.moment is None else self.moment[anchors])
 
     def add_tile(self, scores: Tensor, tile: Tile, others: PhiSums | None) -> None:
-        values = tile.fill_excluded(self.phi.value(scores), 0)
-        slopes = None if self.moment is None else tile.fill_excluded(self.phi.derivative(scores) * scores, 0)
+        values = tile.fill_excluded(self.phi.values(scores), 0)
+        slopes = None if self.moment is None else tile.fill_excluded(self.phi.slopes(scores) * scores, 0)
         for sums, dim in ((self, 1), (others, 0)):
             if sums is not None:
                 sums.total.add_(values.sum(dim))
@@ -204,7 +204,7 @@ class MeanPhi:
     negatives: int
 
     def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor:
-        slopes = tile.fill_excluded(self.phi.derivative(scores), 0)
+        slopes = tile.fill_excluded(self.phi.slopes(scores), 0)
         upstream = scores.new_zeros(())
         for side, dim in ((rows, 1), (columns, 0)):
             if side is not None:

@@ -19,6 +19,9 @@ class EssControl(nn.Module):
     nothing waits for it, and it is part of the state dict. It is clamped, because embeddings that collapse to one
     point have ESS 1 at every beta.
 
+    It steps on every call of a module in training mode, as batch normalisation does. The state dict holds beta, the
+    target and the alarms; rate and clamps are those of the constructor.
+
     Alarms to read (each read waits for the device): `clamped` while beta sits at a bound, `collapsed` while it sits
     at the upper bound and the ESS is still more than half-way from the target to 1; `clamped_steps` and
     `collapsed_steps` count them.

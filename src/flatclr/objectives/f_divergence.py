@@ -1,12 +1,10 @@
 """f-divergences for contrastive learning (f-MICL, Lu et al. 2023).
 
 With u = p(x, y) / (p(x) p(y)) modelled by a similarity, the loss is -E f'(u) over positives plus weight * E f*(f'(u))
-over negatives.
-Everything is written in v = log u, where no divergence overflows on the sphere:
+over negatives. Everything is written in v = log u, where no divergence overflows on the sphere:
 
     Gaussian similarity   u = mu exp(-||x - y||^2 / (2 sigma^2)) = mu exp((cos - 1) / sigma^2)
-    cosine similarity     the critic is T = slope * cos + offset, a monotone map of [-1, 1] into the inside of f*'s
-    domain
+    cosine similarity     the critic is T = slope * cos + offset, which maps [-1, 1] into the inside of f*'s domain
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import TypedDict, Unpack
 
@@ -46,12 +47,17 @@ class Objective(nn.Module):
         **options: Unpack[ContrastOptions],
     ) -> None:
         super().__init__()
-        for name in options:
-            require_one_of("option", name, ContrastOptions.__annotations__)
+        self._require_known(options)
         require_one_of("pairing", options.get("pairing", "two_view"), PAIRINGS)
         require_one_of("backend", options.get("backend", "auto"), BACKENDS)
         self.options = options
         self.temperature = temperature_source(temperature, learn=learn_temperature)
+
+    @classmethod
+    def _require_known(cls, options: ContrastOptions) -> None:
+        own = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "options")]
+        for name in options:
+            require_one_of(f"option of {cls.__name__}", name, [*own, *ContrastOptions.__annotations__])
 
     @property
     def inverse_temperature(self) -> float | Tensor:
@@ -142,8 +148,7 @@ class FlatNCE(Objective):
 class HolderFlatNCE(Objective):
     """FlatNCE with a Hölder mean of order gamma over the negatives: 1 is FlatNCE, 0 the plain mean, +-inf the extremes.
 
-    The gradient is that of log m_gamma; value as in `FlatNCE`. Stats and ESS control are those of the scores at gamma
-    = 1.
+    The gradient is that of log m_gamma; value as in `FlatNCE`. Stats and ESS control are those of gamma = 1.
     """
 
     def __init__(
@@ -190,6 +195,7 @@ class AlignUniform(Objective):
         require_number("t", t, above=0)
         require_number("align_weight", align_weight)
         require_number("uniform_weight", uniform_weight)
+        self._require_known(options)
         _require_sphere("AlignUniform", options)
         options.setdefault("pairing", "within")
         super().__init__(1 / (2 * t), **options)
@@ -226,6 +232,7 @@ class FMICL(Objective):
         require_one_of("kernel", kernel, ("gaussian", "cosine"))
         require_number("mu", mu, above=0)
         require_number("weight", weight, above=0)
+        self._require_known(options)
         _require_sphere("FMICL", options)
         if kernel == "cosine" and temperature is not None:
             raise ValueError(
