@@ -9,6 +9,7 @@ peak resident set over one forward + backward in a process of its own.
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -136,7 +137,8 @@ def main() -> None:
     print(record.markdown(rows))
     print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
     if not args.no_save:
-        print(f"appended to {record.append('loss_cpu', rows, 'make bench').relative_to(record.RESULTS.parent)}")
+        command = shlex.join(["python", "-m", "benchmarks.loss_cpu", *sys.argv[1:]])
+        print(f"appended to {record.append('loss_cpu', rows, command).relative_to(record.RESULTS.parent)}")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def train(name: str, objective: flatclr.Objective, data: Digits, *, steps: int, 
     optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
     recent: list[tuple[float, ContrastStats]] = []
     for _ in track(range(steps), description=f"{name:<18}"):
-        images = data.train_images[torch.randint(len(data.train_images), (batch,))]
+        images = data.train_images[torch.randperm(len(data.train_images))[:batch]]  # no sample is its own negative
         loss, stats = objective.with_stats(head(encoder(view(images))), head(encoder(view(images))))
         optimizer.zero_grad()
         loss.backward()

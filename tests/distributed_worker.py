@@ -58,7 +58,7 @@ def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
                 batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queue)
                 yield f"{case.name}-{pairing}-{queue}", batch, case.objective(batch, gather=True), batch.tensors()[2]
         batch = Batch.random(SAMPLES, FEATURES, pairing=case.pairing)
-        generator = torch.Generator().manual_seed(3)
+        generator = torch.Generator().manual_seed(3 + _rank())  # only the first rank's draw may count
         drawn = case.objective(batch, gather=True, negatives_per_anchor=DRAWN, generator=generator)
         yield f"{case.name}-drawn", batch, drawn, None
     batch = Batch.random(SAMPLES, FEATURES)
@@ -68,6 +68,10 @@ def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
         "controlled_rpc": flatclr.RPC(flatclr.EssControl(target=0.5), gather=True),
     }.items():
         yield name, batch, objective.double(), None
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
 @contextmanager
@@ -137,7 +141,7 @@ def local_losses(batch: Batch, rank: int, world: int) -> dict[str, Tensor]:
                 pairing=pairing,
                 gather=True,
                 negatives_per_anchor=draw,
-                generator=torch.Generator().manual_seed(3),
+                generator=torch.Generator().manual_seed(3 + rank),
             )
             own = stats.info_nce.view(-1, world, SAMPLES // world)[:, rank]
             own.mean().backward()
@@ -165,14 +169,48 @@ def ddp_trajectory(batch: Batch, rank: int, world: int) -> Tensor:
     return torch.cat([p.detach().flatten() for p in parameters])
 
 
-def refusal(rank: int) -> str:
-    """What a rank is told when batches differ."""
-    z = torch.randn(3 + rank, 4)
-    try:
-        flatclr.InfoNCE(gather=True)(z, z)
-    except ValueError as error:
-        return str(error)
-    return ""
+def refusals(rank: int) -> dict[str, str]:
+    """What a rank is told when ranks differ."""
+    first = rank == 0
+    unequal = {
+        "batch": (torch.randn(3 + rank, 4), None),
+        "width": (torch.randn(3, 4 + rank), None),
+        "queue": (torch.randn(3, 4), torch.randn(5 + rank, 4)),
+        "dtype": (torch.randn(3, 4, dtype=torch.float32 if first else torch.float64), None),
+        "empty": (torch.randn(3 if first else 0, 4), None),
+    }
+    heard = {}
+    for name, (z, queue) in unequal.items():
+        try:
+            flatclr.InfoNCE(gather=True)(z, z, negatives=queue)
+        except ValueError as error:
+            heard[name] = str(error)
+    return heard
+
+
+def queue_gradient(batch: Batch, rank: int, world: int) -> Tensor:
+    """Gradient of a queue every rank computes from one shared parameter, after averaging."""
+    shared = torch.linspace(-1, 1, QUEUE * FEATURES, dtype=torch.float64).view(QUEUE, FEATURES).requires_grad_()
+    z_a, z_b = (own_slice(z, rank, world) for z in batch.tensors()[:2])
+    flatclr.InfoNCE(0.3, gather=True)(z_a, z_b, negatives=shared.sin()).backward()
+    assert shared.grad is not None
+    if world > 1:
+        dist.all_reduce(shared.grad)
+    return shared.grad / world
+
+
+def different_losses(batch: Batch, rank: int, world: int) -> Tensor:
+    """The first rank's loss uses the positives only, the others' the negatives only; one process averages them."""
+    encoder = TwoHeads()
+    x_a, x_b = (own_slice(z, rank, world) for z in batch.tensors()[:2])
+    stats = flatclr.contrast_stats(encoder(x_a), encoder(x_b), inverse_temperature=3.0, gather=True)
+    losses = stats.positive.mean(), stats.negative_logsumexp.mean()
+    if world == 1:
+        return torch.stack([torch.autograd.grad(loss, encoder.weight, retain_graph=True)[0] for loss in losses])
+    losses[min(rank, 1)].backward()
+    assert encoder.weight.grad is not None
+    dist.all_reduce(encoder.weight.grad)
+    return encoder.weight.grad / world
 
 
 def shared_failure(rank: int) -> str:
@@ -193,7 +231,9 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "steps": {name: step(b, copy.deepcopy(o), q, rank, world) for name, b, o, q in runs()},
         "local": local_losses(batch, rank, world),
         "ddp": ddp_trajectory(batch, rank, world),
-        "refusal": refusal(rank) if world > 1 else "",
+        "queue": queue_gradient(batch, rank, world),
+        "different": different_losses(batch, rank, world),
+        "refusals": refusals(rank) if world > 1 else {},
         "failure": shared_failure(rank) if world > 1 else "",
     }
 

@@ -48,8 +48,9 @@ def test_stats_fields_agree_with_the_oracle() -> None:
 @every_pairing
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.usefixtures("way")
-def test_per_anchor_upstream_gradients_equal_finite_differences(pairing: str, normalize: bool) -> None:
-    batch = Batch.random(3, 2, pairing=pairing, queue=2)
+@pytest.mark.parametrize("queue", [0, 2])
+def test_per_anchor_upstream_gradients_equal_finite_differences(pairing: str, normalize: bool, queue: int) -> None:
+    batch = Batch.random(3, 2, pairing=pairing, queue=queue)
     beta = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
     _, (g_a, g_b, g_beta) = weighted_stats(batch, beta, normalize=normalize)
 
@@ -234,3 +235,46 @@ def test_gauges_alone_cost_no_graph() -> None:
     assert not stats.negative_logsumexp.requires_grad
     with torch.inference_mode():
         assert flatclr.FlatNCE()(z, z).isfinite()
+
+
+@pytest.mark.usefixtures("way")
+def test_a_beta_changed_before_backward_is_noticed() -> None:
+    z = torch.randn(4, 3, requires_grad=True)
+    beta = torch.tensor(2.0)
+    stats = flatclr.contrast_stats(z, z, inverse_temperature=beta)
+    beta.mul_(5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        stats.info_nce.mean().backward()
+
+
+@pytest.mark.parametrize("draw", [None, 3])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_beta_of_one_entry_has_any_shape_and_type(draw: int | None, shape: tuple[int, ...]) -> None:
+    z = torch.randn(4, 3)
+    beta = torch.full(shape, 2.0, dtype=torch.float64)
+    options = {"negatives_per_anchor": draw, "generator": torch.Generator().manual_seed(0)}
+    stats = flatclr.contrast_stats(z, z, inverse_temperature=beta, **options)
+    assert stats.negative_logsumexp.dtype == torch.float32
+    options["generator"] = torch.Generator().manual_seed(0)
+    torch.testing.assert_close(
+        stats.info_nce, flatclr.contrast_stats(z, z, inverse_temperature=2.0, **options).info_nce
+    )
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e-20, 1e20, 1e30])
+def test_directions_survive_any_float32_length(length: float) -> None:
+    z_a, z_b = torch.randn(2, 6, 4).unbind()
+    long = (length * z_a).requires_grad_()
+    loss = flatclr.InfoNCE(0.1)(long, z_b)
+    torch.testing.assert_close(loss, flatclr.InfoNCE(0.1)(z_a, z_b), rtol=1e-5, atol=1e-5)
+    assert torch.autograd.grad(loss, long)[0].isfinite().all()
+    flatclr.InfoNCE(check_embeddings=True)(long, z_b)  # not zero rows
+
+
+def test_the_hardest_negative_is_found_in_full_precision_under_autocast() -> None:
+    z_a, z_b = torch.randn(2, 40, 8).unbind()
+    z_b[1:] = z_b[0] + 1e-3 * torch.randn(39, 8)  # closer together than bfloat16 can tell
+    plain = flatclr.PairSet.of(z_a, z_b, pairing="one_way").extreme_negative(1.0, hardest=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = flatclr.PairSet.of(z_a, z_b, pairing="one_way").extreme_negative(1.0, hardest=True)
+    torch.testing.assert_close(cast, plain, rtol=0, atol=0)

@@ -98,11 +98,38 @@ def test_ten_ddp_steps_follow_the_one_process_trajectory(one: dict[str, Any], ra
         torch.testing.assert_close(rank["ddp"], one["ddp"], **CLOSE)
 
 
-def test_unequal_batches_are_refused_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+def test_a_shared_queue_gets_the_one_process_gradient(one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert "same batch, embedding and queue size on every rank" in rank["refusal"]
-        assert "rank 0: batch 3" in rank["refusal"]
-        assert "rank 1: batch 4" in rank["refusal"]
+        torch.testing.assert_close(rank["queue"], one["queue"], **CLOSE)
+
+
+def test_ranks_may_use_different_outputs_of_the_stats(one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+    positive, negative = one["different"]
+    expected = (positive + (len(ranks) - 1) * negative) / len(ranks)
+    for rank in ranks:
+        torch.testing.assert_close(rank["different"], expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    {
+        "batch": ("rank 0: batch 3", "rank 1: batch 4"),
+        "width": ("d 4", "d 5"),
+        "queue": ("queue 5", "queue 6"),
+        "dtype": ("torch.float32", "torch.float64"),
+    }.items(),
+)
+def test_ranks_that_differ_are_refused_on_every_rank(
+    what: str, told: tuple[str, str], ranks: list[dict[str, Any]]
+) -> None:
+    for rank in ranks:
+        assert "same batch, embedding and queue size and dtype on every rank" in rank["refusals"][what]
+        assert all(part in rank["refusals"][what] for part in told)
+
+
+def test_bad_input_on_one_rank_is_refused_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+    assert "rank 1: bad input" in ranks[0]["refusals"]["empty"]
+    assert "z_a must not be empty" in ranks[1]["refusals"]["empty"]
 
 
 def test_a_bad_row_on_one_rank_stops_all_of_them(ranks: list[dict[str, Any]]) -> None:

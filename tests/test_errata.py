@@ -504,3 +504,13 @@ def test_vincze_le_cam_conjugate_of_derivative_is_zero_at_one_where_the_printed_
 
     assert value.item() == pytest.approx(0.0, abs=1e-15)
     assert printed == 1
+
+
+def test_a_sample_cannot_tell_entropies_beyond_ln_2kn2() -> None:
+    """Erratum 9: N draws from 2 k N^2 equal symbols repeat with probability below 1/(4k), so no bound can go beyond."""
+    for n, k in ((10, 1), (100, 1), (100, 5)):
+        symbols = 2 * k * n**2
+        no_repeat = math.exp(sum(math.log1p(-i / symbols) for i in range(n)))
+        assert 1 - no_repeat < 1 / (4 * k)
+        few = 2 * k * n  # without the square a repeat is near certain, and would be evidence
+        assert math.exp(sum(math.log1p(-i / few) for i in range(n))) < 0.1

@@ -91,6 +91,22 @@ def test_the_lower_clamp_is_an_alarm_but_no_collapse() -> None:
     assert not control.collapsed
 
 
+def test_the_upper_clamp_without_equal_weights_is_no_collapse() -> None:
+    control = EssControl(target=0.2, initial=90.0)
+    for _ in range(50):
+        control.observe(torch.tensor(0.5))  # above the target, but far from equal weights
+    assert control.clamped
+    assert not control.collapsed
+    assert control.collapsed_steps == 0
+
+
+def test_a_loaded_beta_is_brought_inside_the_clamps() -> None:
+    saved = EssControl(initial=90.0).state_dict()
+    control = EssControl(maximum=20.0)
+    control.load_state_dict(saved)
+    assert control.inverse_temperature == 20
+
+
 def test_a_batch_of_nan_changes_nothing() -> None:
     control = EssControl()
     control.observe(torch.tensor([float("nan")]))
@@ -121,7 +137,7 @@ def test_the_target_can_be_moved_during_a_run() -> None:
 
 
 def test_half_precision_modules_keep_the_controller_in_float32() -> None:
-    control = flatclr.FlatNCE(EssControl()).half().temperature.control
+    control = flatclr.FlatNCE(EssControl()).half().scale.control
     control.observe(torch.tensor([0.9]))
     assert control.inverse_temperature.dtype == torch.float32
     assert control.inverse_temperature.item() == pytest.approx(10.1)
@@ -131,7 +147,7 @@ def test_objectives_with_a_controller_can_be_copied() -> None:
     objective = flatclr.FlatNCE(EssControl(target=0.4))
     other = copy.deepcopy(objective)
     other(*torch.randn(2, 16, 8).unbind())
-    assert objective.temperature.control.inverse_temperature == 10
+    assert objective.scale.control.inverse_temperature == 10
 
 
 @pytest.mark.parametrize("target", [0.1, 1 / 14])

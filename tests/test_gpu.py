@@ -82,7 +82,7 @@ def test_a_controlled_step_replays_inside_a_cuda_graph(way_out: str, monkeypatch
     def reset() -> None:
         with torch.no_grad():
             weight.copy_(start)
-        objective.temperature.control.inverse_temperature.fill_(10.0)
+        objective.scale.control.inverse_temperature.fill_(10.0)
 
     reset()
     for _ in range(5):

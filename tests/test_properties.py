@@ -108,27 +108,33 @@ def test_a_temperature_of_a_thousandth_stays_finite(case: Case, seed: int, align
     z_a = torch.randn(5, 4, generator=generator).requires_grad_()
     z_b = (z_a.detach() if aligned else -z_a.detach()).requires_grad_()
     objective = case.build(pairing=case.pairing)
-    if hasattr(objective.temperature, "value") and case.name != "align_uniform" and "cosine" not in case.name:
-        objective.temperature.value = 1e-3
+    if hasattr(objective.scale, "temperature") and case.name != "align_uniform" and "cosine" not in case.name:
+        objective.scale.temperature = 1e-3
     loss = objective(z_a, z_b)
     assert loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, (z_a, z_b)))
 
 
-@given(seed=seeds, pairing=st.sampled_from(PAIRINGS), pairs=st.integers(2, 6), queue=st.integers(0, 3))
+@given(
+    seed=seeds,
+    pairing=st.sampled_from(PAIRINGS),
+    pairs=st.integers(2, 6),
+    queue=st.integers(1, 3),
+    in_batch=st.booleans(),
+)
 def test_drawn_negatives_are_distinct_and_never_of_the_anchors_sample(
-    seed: int, pairing: str, pairs: int, queue: int
+    seed: int, pairing: str, pairs: int, queue: int, in_batch: bool
 ) -> None:
     from flatclr.pairing import PAIRINGS as PLANS
     from flatclr.pairing import draw_negatives
 
     plan = PLANS[pairing]
-    k = plan.negatives(pairs) + queue
+    k = (plan.negatives(pairs) if in_batch else 0) + queue
     generator = torch.Generator().manual_seed(seed)
-    drawn = draw_negatives(plan, pairs, queue, True, k, generator, torch.device("cpu"))
+    drawn = draw_negatives(plan, pairs, queue, in_batch, k, generator, torch.device("cpu"))
     for anchor, candidates in enumerate(drawn.tolist()):
         view, sample = divmod(anchor, pairs)
-        allowed = {v * pairs + s for v in plan.candidates[view] for s in range(pairs) if s != sample}
+        allowed = {v * pairs + s for v in plan.candidates[view] for s in range(pairs) if s != sample and in_batch}
         allowed |= set(range(2 * pairs, 2 * pairs + queue))
         assert set(candidates) == allowed
         assert len(candidates) == len(allowed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -41,9 +42,9 @@ def require_number(
     low = "" if above == -math.inf else f" > {above:g}"
     high = "" if below == math.inf else f"{' and' if low else ''} < {below:g}"
     expected = f"{name} must be a finite number{low}{high}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{expected}, got {type(value).__name__}; {advice}")
-    if not (math.isfinite(value) and above < value < below):
+    if not (math.isfinite(value) and above < float(value) < below):
         raise ValueError(f"{expected}, got {value}; {advice}")
 
 
@@ -110,7 +111,7 @@ def unusable_rows(name: str, rows: Tensor, *, directions: bool) -> str | None:
             f"{name} must be finite, got NaN or Inf in {int(bad.sum())} of {len(rows)} rows, first in row "
             f"{int(bad.nonzero()[0])}; look for a diverging encoder, a too large learning rate or fp16 overflow."
         )
-    zero = torch.linalg.vector_norm(rows, dim=1) == 0
+    zero = (rows == 0).all(dim=1)
     if directions and zero.any():
         return (
             f"{name} must have no zero rows to be normalised, got {int(zero.sum())} of {len(rows)}, first in row "

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -127,9 +126,23 @@ def contrast_stats(
 
 
 def pairwise_mean(
-    z_a: Tensor, z_b: Tensor, *, phi: Phi, inverse_temperature: float | Tensor = 1.0, **options: Any
+    z_a: Tensor,
+    z_b: Tensor,
+    *,
+    phi: Phi,
+    inverse_temperature: float | Tensor = 1.0,
+    pairing: str = "two_view",
+    negatives: Tensor | None = None,
+    in_batch_negatives: bool = True,
+    negatives_per_anchor: int | None = None,
+    generator: torch.Generator | None = None,
+    normalize: bool = True,
+    gather: bool = False,
+    backend: str = "auto",
+    check_embeddings: bool = False,
+    shared_loss: bool = False,
 ) -> Tensor:
-    """mean_j phi(s_ij) over the negatives of every anchor, [A]; the options are those of `contrast_stats`.
+    """mean_j phi(s_ij) over the negatives of every anchor, [A]; the other arguments are those of `contrast_stats`.
 
     >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
     >>> pairwise_mean(torch.eye(2), torch.eye(2), phi=square)
@@ -140,7 +153,21 @@ def pairwise_mean(
         raise TypeError(
             f"phi must be a flatclr.Phi(name, value, derivative), got {type(phi).__name__}; wrap the function in one."
         )
-    return PairSet.of(z_a, z_b, **options).mean_phi(phi, inverse_temperature)[1]
+    pairs = PairSet.of(
+        z_a,
+        z_b,
+        pairing=pairing,
+        negatives=negatives,
+        in_batch_negatives=in_batch_negatives,
+        negatives_per_anchor=negatives_per_anchor,
+        generator=generator,
+        normalize=normalize,
+        gather=gather,
+        backend=backend,
+        check_embeddings=check_embeddings,
+        shared_loss=shared_loss,
+    )
+    return pairs.mean_phi(phi, inverse_temperature)[1]
 
 
 def stats_of(pairs: PairSet, inverse_temperature: float | Tensor) -> ContrastStats:
@@ -168,11 +195,13 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
 
 
 def require_inverse_temperature(value: float | Tensor) -> None:
-    """A tensor is trusted: to look at its value would wait for the device."""
+    """A tensor on another device is trusted: to look at its value would wait for it."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(
                 f"inverse_temperature must be a number or a 0-dim tensor, got {list(value.shape)}; pass one value."
             )
-        return
+        if value.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        value = value.item()
     require_number("inverse_temperature", value, above=0, advice="pass 1 / temperature.")

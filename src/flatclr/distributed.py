@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flatclr.autograd import refuse_double_backward
+from flatclr.checks import FLOAT_TYPES, require_views
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,30 @@ def ranks_sharing_a_batch(gather: bool) -> Ranks:
     return Ranks()
 
 
-def require_equal_batches(z_a: Tensor, negatives: Tensor | None, ranks: Ranks) -> None:
-    """Refuse ranks whose shapes differ, on every rank, before a collective could hang or mix rows up."""
-    if ranks.size == 1 or (z_a.is_cuda and torch.cuda.is_current_stream_capturing()):
+def agree_on_batches(z_a: Tensor, z_b: Tensor, negatives: Tensor | None, ranks: Ranks) -> None:
+    """Refuse views that do not fit together and ranks that differ: on every rank, before a collective could hang."""
+    if ranks.size == 1:
+        require_views(z_a, z_b, negatives)
+        return
+    if isinstance(z_a, Tensor) and z_a.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # a captured step has static shapes, checked when it ran eagerly
-    mine = torch.tensor([*z_a.shape, 0 if negatives is None else len(negatives)], device=z_a.device)
-    shapes = _all_gather(mine, ranks).tolist()
-    if any(shape != shapes[0] for shape in shapes):
-        sizes = ", ".join(f"rank {r}: batch {n}, d {d}, queue {m}" for r, (n, d, m) in enumerate(shapes))
+    problem, mine = None, [0, 0, 0, 0]
+    try:
+        require_views(z_a, z_b, negatives)
+        mine = [*z_a.shape, 0 if negatives is None else len(negatives), FLOAT_TYPES.index(z_a.dtype)]
+    except (TypeError, ValueError) as error:
+        problem = error
+    device = z_a.device if isinstance(z_a, Tensor) else None
+    every = _all_gather(torch.tensor([problem is not None, *mine], device=device), ranks).tolist()
+    if problem is not None:
+        raise problem
+    if any(row != every[0] for row in every):
+        described = ", ".join(
+            f"rank {rank}: " + ("bad input" if bad else f"batch {n}, d {d}, queue {m}, {FLOAT_TYPES[dtype]}")
+            for rank, (bad, n, d, m, dtype) in enumerate(every)
+        )
         raise ValueError(
-            f"gather=True needs the same batch, embedding and queue size on every rank, got {sizes}; "
+            f"gather=True needs the same batch, embedding and queue size and dtype on every rank, got {described}; "
             "drop the last incomplete batch (drop_last=True)."
         )
 
@@ -95,7 +110,8 @@ def from_first_rank(x: Tensor, ranks: Ranks) -> Tensor:
 
 
 def _all_gather(x: Tensor, ranks: Ranks) -> Tensor:
-    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # renamed in PyTorch 2.13
+    renamed = hasattr(dist, "all_gather_single")  # in PyTorch 2.13
+    gather = dist.all_gather_single if renamed else dist.all_gather_into_tensor
     stacked = x.new_empty(ranks.size * x.numel())
     gather(stacked, x.flatten())
     return stacked.view(ranks.size, *x.shape)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatclr.autograd import refuse_double_backward
+from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
+from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
 from flatclr.pairing import Layout
+from flatclr.precision import no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
 
 
@@ -43,8 +45,8 @@ class _KeptTile(torch.autograd.Function):
             peak = slopes.amax(-1)
             slopes.sub_(peak.unsqueeze(-1)).exp_()
             divisor = slopes.sum(-1)
-            ess = (divisor / torch.linalg.vector_norm(slopes, dim=-1)).square_().div_(layout.negatives)
-            values = [divisor.log().add_(peak).flatten(), ess.clamp_(1 / layout.negatives, 1).flatten()]
+            ess = effective_share(divisor, torch.linalg.vector_norm(slopes, dim=-1), layout.negatives)
+            values = [divisor.log().add_(peak).flatten(), ess.flatten()]
             ctx.mark_non_differentiable(values[1])
         else:
             slopes, phi_values = phi.slopes(scores), phi.values(scores)
@@ -52,15 +54,21 @@ class _KeptTile(torch.autograd.Function):
                 _same_sample(tile, layout).zero_()
             divisor = slopes.new_full((), layout.negatives)
             values = [phi_values.sum(-1).flatten() / divisor]
-        ctx.save_for_backward(stack, inverse_norms, slopes, divisor)
-        ctx.scale, ctx.layout = scale, layout
+        ctx.save_for_backward(stack, inverse_norms, slopes, divisor, *keep_scale(ctx, scale))
+        ctx.layout = layout
         ctx.set_materialize_grads(False)
         return positive, *values
 
     @staticmethod
     def backward(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        stack, inverse_norms, slopes, divisor = ctx.saved_tensors
+        with no_autocast(ctx.saved_tensors[0]):
+            return _KeptTile._gradients(ctx, g_positive, g_value)
+
+    @staticmethod
+    def _gradients(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None) -> tuple[Tensor | None, ...]:
+        stack, inverse_norms, slopes, divisor, *kept = ctx.saved_tensors
+        scale = kept_scale(ctx, kept)
         layout: Layout = ctx.layout
         if g_value is None:
             weights = torch.zeros_like(slopes)
@@ -80,9 +88,9 @@ class _KeptTile(torch.autograd.Function):
             # both ends of every pair are in the stack, so <z, dz> counts each product twice
             d_scale = torch.vdot(stack.flatten(), d_stack.flatten()) / 2
         if inverse_norms is None:
-            d_stack.mul_(ctx.scale)
+            d_stack.mul_(scale)
         else:
-            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * ctx.scale)
+            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
         return d_stack, d_scale, None, None
 
 
@@ -94,11 +102,11 @@ def _scores(stack: Tensor, scale: float | Tensor, layout: Layout) -> Tensor:
             return (stack * scale) @ stack.T
         case "within":
             return (stack_VNd * scale) @ stack_VNd.mT
-        case "one_way":
-            return (stack_VNd[0] * scale) @ stack_VNd[1].T
-        case _:  # cross
+        case "one_way" | "cross" as name:
             a_to_b = (stack_VNd[0] * scale) @ stack_VNd[1].T
-            return torch.stack([a_to_b, a_to_b.T])
+            return a_to_b if name == "one_way" else torch.stack([a_to_b, a_to_b.T])
+        case name:
+            raise AssertionError(f"no tile is laid out for pairing {name}")
 
 
 def _same_sample(tile: Tensor, layout: Layout) -> Tensor:

@@ -64,6 +64,7 @@ class Layout:
     in_batch: bool
     normalize: bool
     shared_loss: bool
+    backend: str
     needs_gradient: tuple[bool, bool]  # view a, view b
 
     @property

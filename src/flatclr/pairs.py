@@ -18,15 +18,16 @@ from torch import Tensor
 
 from flatclr import distributed
 from flatclr.autograd import refuse_double_backward
-from flatclr.checks import require_one_of, require_views, unusable_rows
+from flatclr.checks import require_one_of, unusable_rows
 from flatclr.kept import reduce_kept
+from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
 from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives
 from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import unit_rows
-from flatclr.streaming import hardest_candidates, reduce_streamed
+from flatclr.streaming import KERNELS, hardest_candidates, reduce_streamed
 
-BACKENDS = ("auto", "torch")
+BACKENDS = ("auto", *KERNELS)
 LARGEST_KEPT = 2**20  # scores, one tile
 
 
@@ -59,9 +60,8 @@ class PairSet:
         """The arguments are those of `flatclr.contrast_stats`."""
         require_one_of("pairing", pairing, PAIRINGS)
         require_one_of("backend", backend, BACKENDS)
-        require_views(z_a, z_b, negatives)
         ranks = distributed.ranks_sharing_a_batch(gather)
-        distributed.require_equal_batches(z_a, negatives, ranks)
+        distributed.agree_on_batches(z_a, z_b, negatives, ranks)
         if check_embeddings:
             named = {"z_a": z_a, "z_b": z_b, "negatives": negatives}
             problems = (unusable_rows(n, z, directions=normalize) for n, z in named.items() if z is not None)
@@ -89,6 +89,7 @@ class PairSet:
             in_batch=in_batch_negatives,
             normalize=normalize,
             shared_loss=shared_loss,
+            backend="torch" if backend == "auto" else backend,
             needs_gradient=(z_a.requires_grad, z_b.requires_grad),
         )
         stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
@@ -132,7 +133,7 @@ class PairSet:
             if self.queue is not None:
                 opposite_Nd = opposite_Nd + self.queue.sum(0)
             means.append((anchors_Nd * opposite_Nd).sum(1) / self.negatives)
-        return inverse_temperature * torch.cat(means)
+        return self._scale(inverse_temperature) * torch.cat(means)
 
     def extreme_negative(self, inverse_temperature: float | Tensor, *, hardest: bool) -> Tensor:
         """Score of the hardest (or easiest) negative of every anchor; the gradient goes to that pair alone."""
@@ -142,7 +143,7 @@ class PairSet:
         everyone = self.everyone_VNd.detach().flatten(0, 1)
         with no_autocast(everyone):
             candidates_A = hardest_candidates(everyone, self.queue, self.layout, easiest=not hardest)
-        return inverse_temperature * self._dot_products(candidates_A.unsqueeze(1)).squeeze(1)
+        return self._scale(inverse_temperature) * self._dot_products(candidates_A.unsqueeze(1)).squeeze(1)
 
     @cached_property
     def everyone_VNd(self) -> Tensor:
@@ -159,23 +160,27 @@ class PairSet:
         return distributed.gather_views_with_gradient(x_Vn, self.layout.ranks, shared_loss=self.layout.shared_loss)
 
     def _reduce(self, inverse_temperature: float | Tensor, phi: Phi | None) -> tuple[Tensor, ...]:
-        layout, scale = self.layout, inverse_temperature
-        if isinstance(scale, Tensor):
-            scale = scale.to(self.stack).reshape(())
+        layout, scale = self.layout, self._scale(inverse_temperature)
         scores = layout.pairing.anchor_views * layout.samples * self.negatives
         with no_autocast(self.stack):
             if layout.ranks.size == 1 and self.queue is None and scores <= LARGEST_KEPT:
                 return reduce_kept(self.stack, scale, layout, phi)
             return reduce_streamed(self.stack, self.queue, scale, layout, phi)
 
+    def _scale(self, inverse_temperature: float | Tensor) -> float | Tensor:
+        """A number, or a 0-dim tensor in the precision of the sums."""
+        if isinstance(inverse_temperature, Tensor):
+            return inverse_temperature.to(self.stack).reshape(())
+        return inverse_temperature
+
     def positive(self, inverse_temperature: float | Tensor) -> Tensor:
         view_a, view_b = self.everyone_VNd
-        positive_N: Tensor = inverse_temperature * (view_a * view_b).sum(1)
+        positive_N: Tensor = self._scale(inverse_temperature) * (view_a * view_b).sum(1)
         return positive_N.repeat(self.layout.pairing.anchor_views)
 
     def _drawn_scores(self, inverse_temperature: float | Tensor) -> Tensor:
         assert self.drawn_Ak is not None
-        return inverse_temperature * self._dot_products(self.drawn_Ak)
+        return self._scale(inverse_temperature) * self._dot_products(self.drawn_Ak)
 
     def _dot_products(self, candidates_Ak: Tensor) -> Tensor:
         stack = self.everyone_VNd.flatten(0, 1)
@@ -188,7 +193,7 @@ class PairSet:
 def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
     """(sum_j exp s_j)^2 / (K sum_j exp 2 s_j) of each row; entries at -inf do not count."""
     weights = scores_AK.detach().softmax(1)
-    return (1 / (weights.square().sum(1) * negatives)).clamp(1 / negatives, 1)
+    return effective_share(weights.sum(1), torch.linalg.vector_norm(weights, dim=1), negatives)
 
 
 class _IndexedDotProducts(torch.autograd.Function):
@@ -206,10 +211,11 @@ class _IndexedDotProducts(torch.autograd.Function):
         refuse_double_backward()
         anchors_Ad, rows_Md, index_Ak = ctx.saved_tensors
         d_anchors, d_rows = torch.empty_like(anchors_Ad), torch.zeros_like(rows_Md)
-        for s in _strips(rows_Md, index_Ak):
-            d_anchors[s] = torch.einsum("ak,akd->ad", upstream_Ak[s], rows_Md[index_Ak[s]])
-            pull_akd = upstream_Ak[s].unsqueeze(2) * anchors_Ad[s].unsqueeze(1)
-            d_rows.index_add_(0, index_Ak[s].flatten(), pull_akd.flatten(0, 1))
+        with no_autocast(rows_Md):
+            for s in _strips(rows_Md, index_Ak):
+                d_anchors[s] = torch.einsum("ak,akd->ad", upstream_Ak[s], rows_Md[index_Ak[s]])
+                pull_akd = upstream_Ak[s].unsqueeze(2) * anchors_Ad[s].unsqueeze(1)
+                d_rows.index_add_(0, index_Ak[s].flatten(), pull_akd.flatten(0, 1))
         return d_anchors, d_rows, None
 
 

@@ -13,8 +13,9 @@ from flatclr.precision import accumulation_type
 
 def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
     """Unit rows and the inverse norms [N, 1]; a zero row stays zero, and a NaN stays visible."""
-    norms = torch.linalg.vector_norm(rows_Nd, dim=1, keepdim=True)
-    inverse_norms = norms.reciprocal_().nan_to_num_(nan=torch.nan, posinf=0.0)
+    # in float64, so that no float32 row is too long or too short to have a direction
+    norms = torch.linalg.vector_norm(rows_Nd, dim=1, keepdim=True, dtype=torch.float64)
+    inverse_norms = norms.reciprocal_().to(rows_Nd.dtype).nan_to_num_(nan=torch.nan, posinf=0.0)
     return rows_Nd * inverse_norms, inverse_norms
 
 

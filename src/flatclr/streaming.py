@@ -17,13 +17,16 @@ import torch
 from torch import Tensor
 
 from flatclr import distributed
-from flatclr.autograd import refuse_double_backward
+from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
 from flatclr.kernels import tiled_torch
 from flatclr.kernels.block import Block, Side
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import Hardest, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, SumsT
 from flatclr.pairing import Layout, Views, same_sample_pairs, span
+from flatclr.precision import no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
+
+KERNELS = {"torch": tiled_torch}  # by the name of the backend
 
 
 def reduce_streamed(
@@ -56,11 +59,13 @@ class _Part:
     rows_are_anchors: bool
     columns_are_anchors: bool
     mirrored: bool  # the columns are this rank's own rows too, so one visit serves both sides
+    backend: str
 
     def reduce(self, sums: SumsT) -> None:
         if self.rows_are_anchors:
             both = self.mirrored and self.columns_are_anchors
-            tiled_torch.reduce_block(self.block, sums.part(self.rows), sums.part(self.columns) if both else None)
+            reduce_block = KERNELS[self.backend].reduce_block
+            reduce_block(self.block, sums.part(self.rows), sums.part(self.columns) if both else None)
 
 
 def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float | Tensor) -> Iterator[_Part]:
@@ -87,6 +92,7 @@ def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float 
             rows_are_anchors=pairing.are_anchors(row_views, over=column_views),
             columns_are_anchors=pairing.are_anchors(column_views, over=row_views),
             mirrored=alone,
+            backend=layout.backend,
         )
     if queue is not None:
         anchor_views = tuple(range(pairing.anchor_views))
@@ -100,6 +106,7 @@ def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float 
             rows_are_anchors=True,
             columns_are_anchors=False,
             mirrored=False,
+            backend=layout.backend,
         )
 
 
@@ -127,8 +134,8 @@ class _Streamed(torch.autograd.Function):
             packed_Vnq = torch.stack([q.view(views, own) for q in per_anchor], dim=2)
             per_anchor = [q.flatten() for q in distributed.gather_views(packed_Vnq, layout.ranks).unbind(2)]
         moment = per_anchor.pop() if learns_scale else None
-        ctx.save_for_backward(queue, everyone, inverse_norms, *per_anchor[:2], moment)
-        ctx.scale, ctx.layout, ctx.phi = scale, layout, phi
+        ctx.save_for_backward(queue, everyone, inverse_norms, *per_anchor[:2], moment, *keep_scale(ctx, scale))
+        ctx.layout, ctx.phi = layout, phi
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*per_anchor[2:])
         return tuple(per_anchor)
@@ -136,11 +143,17 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        queue, everyone, inverse_norms, positive, value, moment = ctx.saved_tensors
-        scale: float | Tensor = ctx.scale
+        with no_autocast(ctx.saved_tensors[1]):
+            return _Streamed._gradients(ctx, *upstream[:2])
+
+    @staticmethod
+    def _gradients(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None) -> tuple[Tensor | None, ...]:
+        queue, everyone, inverse_norms, positive, value, moment, *kept = ctx.saved_tensors
+        scale = kept_scale(ctx, kept)
         layout: Layout = ctx.layout
         _, needs_queue, needs_scale = ctx.needs_input_grad[:3]
-        g_positive, g_value = (_gradient_of_all_ranks(g, layout) for g in upstream[:2])
+        if layout.ranks.size > 1 and not layout.shared_loss:
+            g_positive, g_value = _averaged(positive, g_positive, g_value, layout)
 
         d_scale = None
         if needs_scale:
@@ -166,10 +179,11 @@ class _Streamed(torch.autograd.Function):
         return d_stack, d_queue, d_scale, None, None
 
 
-def _gradient_of_all_ranks(g: Tensor | None, layout: Layout) -> Tensor | None:
-    if g is None or layout.shared_loss:
-        return g
-    return distributed.average_over_ranks(g, layout.ranks)
+def _averaged(like: Tensor, g_positive: Tensor | None, g_value: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Upstream gradients of all ranks, in one collective that every rank joins whichever outputs its loss used."""
+    both = torch.stack([torch.zeros_like(like) if g is None else g for g in (g_positive, g_value)])
+    averaged = distributed.average_over_ranks(both, layout.ranks)
+    return averaged[0], averaged[1]
 
 
 def _add_negatives_gradient(
@@ -191,7 +205,7 @@ def _add_negatives_gradient(
         )
         if not (need_rows or need_columns):
             continue
-        d_rows, d_columns = tiled_torch.block_gradients(
+        d_rows, d_columns = KERNELS[layout.backend].block_gradients(
             part.block,
             reduction,
             own_anchors.part(part.rows) if part.rows_are_anchors else None,

@@ -35,22 +35,22 @@ def uniformity(z: Tensor, t: float = 2.0) -> Tensor:
     return contrast_stats(z, z, inverse_temperature=2 * t, pairing="one_way").log_partition - 2 * t
 
 
-def effective_rank(features_Nd: Tensor) -> Tensor:
+def effective_rank(features: Tensor) -> Tensor:
     """exp of the entropy of the normalised singular values of the centred features (RankMe, Garrido et al. 2023).
 
     >>> effective_rank(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(2.)
     """
-    require_matrix("features", features_Nd)
-    features = features_Nd.to(accumulation_type(features_Nd))
+    require_matrix("features", features)
+    features = features.to(accumulation_type(features))
     singular = torch.linalg.svdvals(features - features.mean(0))
     shares = singular / singular.sum().clamp_min(torch.finfo(singular.dtype).tiny)
     return (-torch.xlogy(shares, shares)).sum().exp()
 
 
 def collision_rate(
-    labels_N: Tensor,
-    queue_labels_M: Tensor | None = None,
+    labels: Tensor,
+    queue_labels: Tensor | None = None,
     *,
     pairing: str = "two_view",
     in_batch_negatives: bool = True,
@@ -61,8 +61,8 @@ def collision_rate(
     tensor(0.3333)
     """
     require_one_of("pairing", pairing, PAIRINGS)
-    labels = _class_numbers("labels", labels_N)
-    queue = labels.new_empty(0) if queue_labels_M is None else _class_numbers("queue_labels", queue_labels_M)
+    labels = _class_numbers("labels", labels)
+    queue = labels.new_empty(0) if queue_labels is None else _class_numbers("queue_labels", queue_labels)
     views = len(PAIRINGS[pairing].candidates[0]) if in_batch_negatives else 0
     negatives = views * (len(labels) - 1) + len(queue)
     if negatives == 0:
@@ -76,14 +76,14 @@ def collision_rate(
     return (same / (len(labels) * negatives)).float()
 
 
-def simplex_etf_distance(features_Nd: Tensor, labels_N: Tensor) -> Tensor:
+def simplex_etf_distance(features: Tensor, labels: Tensor) -> Tensor:
     """Relative Frobenius distance between the Gram matrix of normalised class means and a simplex ETF's.
 
     >>> angles = 2 * torch.pi * torch.arange(3) / 3
     >>> simplex_etf_distance(torch.stack([angles.cos(), angles.sin()], 1), torch.arange(3)) < 1e-6
     tensor(True)
     """
-    means_Cd = unit_rows(_class_means(features_Nd, labels_N)[0])
+    means_Cd = unit_rows(_class_means(features, labels)[0])
     classes = len(means_Cd)
     if classes < 2:
         raise ValueError(f"labels must hold at least 2 classes, got {classes}; one class has no simplex.")
@@ -94,25 +94,25 @@ def simplex_etf_distance(features_Nd: Tensor, labels_N: Tensor) -> Tensor:
     return distance
 
 
-def within_class_variance(features_Nd: Tensor, labels_N: Tensor) -> Tensor:
+def within_class_variance(features: Tensor, labels: Tensor) -> Tensor:
     """Mean squared distance of a normalised feature to the mean of its class; 0 when classes have collapsed to points.
 
     >>> within_class_variance(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000)
     """
-    means_Cd, unit_Nd, members = _class_means(features_Nd, labels_N)
+    means_Cd, unit_Nd, members = _class_means(features, labels)
     return (unit_Nd - means_Cd[members]).square().sum(1).mean()
 
 
-def _class_means(features_Nd: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(means of the normalised features per class, normalised features, class of each row among those present)"""
-    require_matrix("features", features_Nd)
-    labels = _class_numbers("labels", labels_N)
-    if len(labels) != len(features_Nd):
+    require_matrix("features", features)
+    labels = _class_numbers("labels", labels)
+    if len(labels) != len(features):
         raise ValueError(
-            f"labels must be one per row of features, got {len(labels)} for {len(features_Nd)} rows; align them."
+            f"labels must be one per row of features, got {len(labels)} for {len(features)} rows; align them."
         )
-    unit = unit_rows(features_Nd.to(accumulation_type(features_Nd)))
+    unit = unit_rows(features.to(accumulation_type(features)))
     present, members = labels.unique(return_inverse=True)
     one_hot_NC = F.one_hot(members, len(present)).to(unit.dtype)
     return (one_hot_NC.T @ unit) / one_hot_NC.sum(0).unsqueeze(1), unit, members

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from flatclr.kernels.block import Block, Diagonal, Side
+from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
 
 
@@ -41,8 +42,8 @@ class Reduction(Protocol):
 
 
 def tile_edge(device: torch.device) -> int:
-    # 1024 x 1024 floats stay in a CPU's cache; a GPU wants fewer, larger launches
-    return 1024 if device.type == "cpu" else 4096
+    # 512 x 512 floats stay in a CPU core's cache; a GPU wants fewer, larger launches
+    return 512 if device.type == "cpu" else 4096
 
 
 def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
@@ -148,7 +149,7 @@ class LogSumExpSums:
 
     def finish(self, negatives: int) -> list[Tensor]:
         """[log-sum-exp, effective sample size in [1 / negatives, 1]] and, with a moment, [scale * d value / d scale]"""
-        ess = (self.total.square() / (self.squares * negatives)).clamp_(1 / negatives, 1)
+        ess = effective_share(self.total, self.squares.sqrt(), negatives)
         moment = [] if self.moment is None else [self.moment / self.total]
         return [self.peak + self.total.log(), ess, *moment]
 

@@ -1,6 +1,8 @@
-"""Contrastive objectives: pure functions on stats, and modules."""
+"""Contrastive objectives: pure functions, one value per anchor, and modules that average them."""
 
+from flatclr.objectives.align_uniform import pair_alignment, uniformity
 from flatclr.objectives.ess_control import EssControl
+from flatclr.objectives.f_divergence import f_micl_cosine, f_micl_gaussian, find_divergence
 from flatclr.objectives.modules import (
     DV,
     FLO,
@@ -13,6 +15,9 @@ from flatclr.objectives.modules import (
     InfoNCE,
     Objective,
 )
+from flatclr.objectives.nce import flat_nce, holder_flat_nce, info_nce
+from flatclr.objectives.rpc import rpc
+from flatclr.objectives.variational import dv, flo, nwj
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "infonce": InfoNCE,
@@ -39,4 +44,16 @@ __all__ = [
     "HolderFlatNCE",
     "InfoNCE",
     "Objective",
+    "dv",
+    "f_micl_cosine",
+    "f_micl_gaussian",
+    "find_divergence",
+    "flat_nce",
+    "flo",
+    "holder_flat_nce",
+    "info_nce",
+    "nwj",
+    "pair_alignment",
+    "rpc",
+    "uniformity",
 ]

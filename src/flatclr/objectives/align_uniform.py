@@ -8,6 +8,18 @@ import torch
 from torch import Tensor
 
 from flatclr.contrast import ContrastStats
+from flatclr.pairs import PairSet
+from flatclr.sphere import alignment
+
+
+def pair_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
+    """||x - y||^alpha of every sample's two views on the sphere, over all ranks: [N].
+
+    >>> pair_alignment(flatclr.PairSet.of(torch.eye(2), torch.eye(2)))
+    tensor([0., 0.])
+    """
+    view_a, view_b = pairs.stack.chunk(2)
+    return pairs.of_all_ranks(alignment(view_a, view_b, alpha))
 
 
 def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:

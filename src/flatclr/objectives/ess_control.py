@@ -120,6 +120,7 @@ class EssControl(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if f"{prefix}target_ess" in state_dict:
             self._target = float(state_dict[f"{prefix}target_ess"])
+            self.inverse_temperature.clamp_(self.minimum, self.maximum)
 
     def extra_repr(self) -> str:
         return f"target={self._target:g}, rate={self.rate:g}, minimum={self.minimum:g}, maximum={self.maximum:g}"

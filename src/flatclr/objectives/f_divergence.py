@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_number
+from flatclr.checks import require_number, require_one_of
 from flatclr.kernels.phi import Phi
 from flatclr.objectives.variational import exp_with_tangent
+from flatclr.pairs import PairSet
 
 Function = Callable[[Tensor], Tensor]
 
@@ -148,4 +149,34 @@ def tsallis(alpha: float) -> Divergence:
 
 
 DIVERGENCES = {d.name: d for d in (KL, JS, PEARSON, HELLINGER, VLC)}
-NAMES = (*DIVERGENCES, "tsallis")
+
+
+def find_divergence(name: str, tsallis_alpha: float = 3.0) -> Divergence:
+    """One of the six by name: kl, js, pearson, hellinger, vlc or tsallis."""
+    require_one_of("divergence", name, (*DIVERGENCES, "tsallis"))
+    return tsallis(tsallis_alpha) if name == "tsallis" else DIVERGENCES[name]
+
+
+def f_micl_gaussian(
+    pairs: PairSet,
+    inverse_temperature: float | Tensor,
+    divergence: Divergence,
+    *,
+    mu: float = 1.0,
+    weight: float = 40.0,
+) -> Tensor:
+    """weight * mean_j f*(f'(u_ij)) - f'(u_i,positive) per anchor, u = mu exp((cos - 1) * inverse_temperature).
+
+    >>> pairs = flatclr.PairSet.of(torch.eye(2), torch.eye(2), pairing="within")
+    >>> f_micl_gaussian(pairs, 2.0, KL, weight=1.0)  # e^-2 - 1
+    tensor([-0.8647, -0.8647, -0.8647, -0.8647])
+    """
+    log_shift = math.log(mu) - inverse_temperature
+    score, penalty = pairs.mean_phi(divergence.gaussian_penalty(log_shift), inverse_temperature)
+    return weight * penalty - divergence.reward(score + log_shift)
+
+
+def f_micl_cosine(pairs: PairSet, divergence: Divergence, *, weight: float = 40.0) -> Tensor:
+    """weight * mean_j f*(T_ij) - T_i,positive per anchor, T the divergence's map of the cosine."""
+    cosine, penalty = pairs.mean_phi(divergence.cosine_penalty(), 1.0)
+    return weight * penalty - divergence.critic(cosine)

@@ -9,18 +9,17 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_number, require_one_of
+from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.contrast import ContrastStats, stats_of
-from flatclr.objectives.align_uniform import uniformity
+from flatclr.objectives.align_uniform import pair_alignment, uniformity
 from flatclr.objectives.ess_control import EssControl
-from flatclr.objectives.f_divergence import DIVERGENCES, NAMES, tsallis
-from flatclr.objectives.nce import VALUES, flat_nce, holder_log_mean, info_nce, with_gradient_of
-from flatclr.objectives.rpc import rpc_negative, rpc_positive
-from flatclr.objectives.temperature import ControlledTemperature, temperature_source
+from flatclr.objectives.f_divergence import Divergence, f_micl_cosine, f_micl_gaussian, find_divergence
+from flatclr.objectives.nce import VALUES, flat_nce, holder_flat_nce, info_nce
+from flatclr.objectives.rpc import rpc
+from flatclr.objectives.temperature import ControlledScale, scale_source
 from flatclr.objectives.variational import dv, flo, nwj
 from flatclr.pairing import PAIRINGS
 from flatclr.pairs import BACKENDS, PairSet
-from flatclr.sphere import alignment
 
 
 class ContrastOptions(TypedDict, total=False):
@@ -50,8 +49,18 @@ class Objective(nn.Module):
         self._require_known(options)
         require_one_of("pairing", options.get("pairing", "two_view"), PAIRINGS)
         require_one_of("backend", options.get("backend", "auto"), BACKENDS)
+        if options.get("negatives_per_anchor") is not None:
+            require_count("negatives_per_anchor", options["negatives_per_anchor"], advice="leave it out to use all.")
+        generator = options.get("generator")
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {type(generator).__name__}; seed one and pass it."
+            )
+        for name in ("in_batch_negatives", "normalize", "gather", "check_embeddings"):
+            if not isinstance(options.get(name, True), bool):
+                raise TypeError(f"{name} must be True or False, got {options[name]!r}; pass a bool.")
         self.options = options
-        self.temperature = temperature_source(temperature, learn=learn_temperature)
+        self.scale = scale_source(temperature, learn=learn_temperature)
 
     @classmethod
     def _require_known(cls, options: ContrastOptions) -> None:
@@ -61,7 +70,7 @@ class Objective(nn.Module):
 
     @property
     def inverse_temperature(self) -> float | Tensor:
-        beta: float | Tensor = self.temperature()
+        beta: float | Tensor = self.scale()
         return beta
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats | None]:
@@ -82,7 +91,7 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, ContrastStats | None]:
         # every rank averages over the same global anchors, so the loss is shared and backward needs no collective
         pairs = PairSet.of(z_a, z_b, negatives=negatives, shared_loss=True, **self.options)
-        control = self.temperature.control if isinstance(self.temperature, ControlledTemperature) else None
+        control = self.scale.control if isinstance(self.scale, ControlledScale) else None
         if control is not None:
             control.require_reachable(pairs.negatives)
         inverse_temperature = self.inverse_temperature
@@ -163,15 +172,13 @@ class HolderFlatNCE(Objective):
         super().__init__(temperature, **options)
         require_one_of("value", value, VALUES)
         _require_bounded_scores("HolderFlatNCE", options, learn_temperature)
-        if not isinstance(gamma, int | float) or math.isnan(gamma):
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or math.isnan(gamma):
             raise ValueError(f"gamma must be a number, 0, inf or -inf, got {gamma!r}; 1 is FlatNCE.")
         self.gamma, self.value = float(gamma), value
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
-        with torch.no_grad():
-            stats = stats_of(pairs, inverse_temperature)
-        log_mean = holder_log_mean(pairs, inverse_temperature, self.gamma)
-        return with_gradient_of(log_mean, stats, self.value).mean(), stats
+        losses, stats = holder_flat_nce(pairs, inverse_temperature, self.gamma, value=self.value)
+        return losses.mean(), stats
 
 
 class AlignUniform(Objective):
@@ -203,8 +210,7 @@ class AlignUniform(Objective):
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
-        view_a, view_b = pairs.stack.chunk(2)
-        aligned = pairs.of_all_ranks(alignment(view_a, view_b, self.alpha)).mean()
+        aligned = pair_alignment(pairs, self.alpha).mean()
         uniform = uniformity(stats, self.t, pairs.layout.pairing.anchor_views)
         return self.align_weight * aligned + self.uniform_weight * uniform, stats
 
@@ -228,7 +234,6 @@ class FMICL(Objective):
         tsallis_alpha: float = 3.0,
         **options: Unpack[ContrastOptions],
     ) -> None:
-        require_one_of("divergence", divergence, NAMES)
         require_one_of("kernel", kernel, ("gaussian", "cosine"))
         require_number("mu", mu, above=0)
         require_number("weight", weight, above=0)
@@ -241,18 +246,20 @@ class FMICL(Objective):
         default = 0.5 if kernel == "gaussian" else 1.0
         options.setdefault("pairing", "within")
         super().__init__(default if temperature is None else temperature, **options)
-        self.divergence = tsallis(tsallis_alpha) if divergence == "tsallis" else DIVERGENCES[divergence]
+        find_divergence(divergence, tsallis_alpha)  # refuses what it does not know
+        self.divergence_name, self.tsallis_alpha = divergence, tsallis_alpha
         self.kernel, self.mu, self.weight = kernel, mu, weight
+
+    @property
+    def divergence(self) -> Divergence:
+        return find_divergence(self.divergence_name, self.tsallis_alpha)
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:
         if self.kernel == "cosine":
-            cosine, penalty = pairs.mean_phi(self.divergence.cosine_penalty(), inverse_temperature)
-            reward = self.divergence.critic(cosine)
+            losses = f_micl_cosine(pairs, self.divergence, weight=self.weight)
         else:
-            log_shift = math.log(self.mu) - inverse_temperature
-            score, penalty = pairs.mean_phi(self.divergence.gaussian_penalty(log_shift), inverse_temperature)
-            reward = self.divergence.reward(score + log_shift)
-        return self.weight * penalty.mean() - reward.mean(), None
+            losses = f_micl_gaussian(pairs, inverse_temperature, self.divergence, mu=self.mu, weight=self.weight)
+        return losses.mean(), None
 
 
 class RPC(Objective):
@@ -265,6 +272,7 @@ class RPC(Objective):
         a: float = 0.0,
         b: float = 0.001,
         g: float = 1.0,
+        learn_temperature: bool = False,
         **options: Unpack[ContrastOptions],
     ) -> None:
         for name, value in (("a", a), ("b", b), ("g", g)):
@@ -272,12 +280,11 @@ class RPC(Objective):
             if value < 0:
                 raise ValueError(f"{name} must be >= 0, got {value}; a negative weight makes J unbounded.")
         options.setdefault("normalize", False)
-        super().__init__(temperature, **options)
+        super().__init__(temperature, learn_temperature=learn_temperature, **options)
         self.a, self.b, self.g = a, b, g
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:
-        score, penalty = pairs.mean_phi(rpc_negative(a=self.a, g=self.g), inverse_temperature)
-        return penalty.mean() - rpc_positive(score, b=self.b).mean(), None
+        return rpc(pairs, inverse_temperature, a=self.a, b=self.b, g=self.g).mean(), None
 
 
 class DV(Objective):

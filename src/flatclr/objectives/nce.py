@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from flatclr.contrast import ContrastStats, stats_of
@@ -39,14 +40,32 @@ def flat_nce(stats: ContrastStats, *, value: str = "nats", keep_positive: bool =
     return with_gradient_of(contrast, stats, value)
 
 
+def holder_flat_nce(
+    pairs: PairSet, inverse_temperature: float | Tensor, gamma: float, *, value: str = "nats"
+) -> tuple[Tensor, ContrastStats]:
+    """FlatNCE with a Hölder mean of order gamma over the negatives, and the stats its value in nats was read from.
+
+    >>> pairs = flatclr.PairSet.of(torch.eye(4), torch.eye(4))
+    >>> holder_flat_nce(pairs, 1.0, gamma=2.0, value="paper")[0].mean()
+    tensor(1.)
+    """
+    if gamma == 1:
+        stats = stats_of(pairs, inverse_temperature)
+        return flat_nce(stats, value=value), stats
+    with torch.no_grad():
+        stats = stats_of(pairs, inverse_temperature)
+    return with_gradient_of(holder_log_mean(pairs, inverse_temperature, gamma), stats, value), stats
+
+
 def holder_log_mean(pairs: PairSet, inverse_temperature: float | Tensor, gamma: float) -> Tensor:
     """log m_gamma = (1 / gamma) log mean_j exp(gamma (s_ij - p_i)).
 
-    gamma 0 is the mean over j of s_ij - p_i, +inf its maximum (the hardest negative), -inf its minimum (the easiest).
+    gamma 0 is the mean over j of s_ij - p_i, +inf its maximum (the hardest negative), -inf its minimum (the easiest);
+    orders within 1e-12 of 0, or beyond 1e12, are told apart from these by no floating point number.
     """
-    if gamma == 0:
+    if abs(gamma) < 1e-12:
         return pairs.mean_negative(inverse_temperature) - pairs.positive(inverse_temperature)
-    if math.isinf(gamma):
+    if abs(gamma) > 1e12:
         return pairs.extreme_negative(inverse_temperature, hardest=gamma > 0) - pairs.positive(inverse_temperature)
     return (stats_of(pairs, gamma * inverse_temperature).gap - math.log(pairs.negatives)) / gamma
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flatclr.kernels.phi import Phi
+from flatclr.pairs import PairSet
 
 # J = E_P f - a E_Q f - (b/2) E_P f^2 - (g/2) E_Q f^2,  optimum f = (r - a) / (b r + g) for the density ratio r
 
@@ -17,6 +18,17 @@ def rpc_positive(score: Tensor, *, b: float) -> Tensor:
 def rpc_negative(*, a: float, g: float) -> Phi:
     """What a negative pair takes from J: a f + (g/2) f^2."""
     return Phi("rpc", value=lambda f: a * f + (g / 2) * f.square(), derivative=lambda f: a + g * f)
+
+
+def rpc(pairs: PairSet, inverse_temperature: float | Tensor, *, a: float, b: float, g: float) -> Tensor:
+    """Minus J per anchor.
+
+    >>> pairs = flatclr.PairSet.of(torch.eye(3), torch.eye(3), pairing="cross")
+    >>> rpc(pairs, 1.0, a=0.0, b=1.0, g=1.0)
+    tensor([-0.5000, -0.5000, -0.5000, -0.5000, -0.5000, -0.5000])
+    """
+    score, penalty = pairs.mean_phi(rpc_negative(a=a, g=g), inverse_temperature)
+    return penalty - rpc_positive(score, b=b)
 
 
 def density_ratio(score: Tensor, *, a: float, b: float, g: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where an objective's inverse temperature comes from: a number, a parameter, or the ESS controller."""
+"""Where an objective's scale, the inverse temperature, comes from: a number, a parameter, or the ESS controller."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from flatclr.checks import require_number
 from flatclr.objectives.ess_control import EssControl
 
 
-class FixedTemperature(nn.Module):
+class FixedScale(nn.Module):
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.value = temperature
+        self.temperature = temperature
 
     def forward(self) -> float:
-        return 1 / self.value
+        return 1 / self.temperature
 
     def extra_repr(self) -> str:
-        return f"{self.value:g}"
+        return f"temperature={self.temperature:g}"
 
 
-class LearnedTemperature(nn.Module):
+class LearnedScale(nn.Module):
     """Learned in log space, so that it stays positive."""
 
     def __init__(self, temperature: float) -> None:
@@ -34,29 +34,39 @@ class LearnedTemperature(nn.Module):
         return self.log_inverse_temperature.exp()
 
 
-class ControlledTemperature(nn.Module):
+class ControlledScale(nn.Module):
     def __init__(self, control: EssControl) -> None:
         super().__init__()
         self.control = control
 
     def forward(self) -> Tensor:
         # a copy: the controller changes its own in place before backward has read it
-        return self.control.inverse_temperature.clone()
+        beta = self.control.inverse_temperature
+        return _snapshot(beta) if torch.compiler.is_compiling() else beta.clone()
 
 
-def temperature_source(
-    temperature: float | EssControl, *, learn: bool
-) -> FixedTemperature | LearnedTemperature | ControlledTemperature:
+@torch.library.custom_op("flatclr::snapshot", mutates_args=())
+def _snapshot(x: Tensor) -> Tensor:
+    """A copy the compiler cannot make again later, from a value that has changed since."""
+    return x.clone()
+
+
+@_snapshot.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def scale_source(temperature: float | EssControl, *, learn: bool) -> FixedScale | LearnedScale | ControlledScale:
     if isinstance(temperature, EssControl):
         if learn:
             raise ValueError(
                 "learn_temperature must be False with an EssControl, got True; the controller already sets it."
             )
-        return ControlledTemperature(temperature)
+        return ControlledScale(temperature)
     require_number(
         "temperature",
         temperature,
         above=0,
         advice="pass exp(log_temperature) if you learn it in log space, or an EssControl.",
     )
-    return LearnedTemperature(temperature) if learn else FixedTemperature(temperature)
+    return LearnedScale(temperature) if learn else FixedScale(temperature)

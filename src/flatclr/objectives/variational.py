@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flatclr.contrast import ContrastStats
 
-_EXPONENT_LIMIT = 60.0
+_EXPONENT_LIMIT = {torch.float32: 60.0, torch.float64: 650.0}  # a mean over many such terms must stay finite
 
 
 def dv(stats: ContrastStats) -> Tensor:
@@ -42,10 +42,10 @@ def flo(stats: ContrastStats, u: Tensor) -> Tensor:
 
 
 def exp_with_tangent(x: Tensor) -> Tensor:
-    """exp(x), continued by its tangent above 60: a diverging critic gives a huge finite loss and gradient, not inf.
+    """exp(x), continued by its tangent above 60 (650 in float64): a diverging critic has a huge finite loss, not inf.
 
     >>> exp_with_tangent(torch.tensor([0.0, 1000.0])).isfinite().all()
     tensor(True)
     """
-    below = x.clamp_max(_EXPONENT_LIMIT)
-    return torch.where(x > _EXPONENT_LIMIT, math.exp(_EXPONENT_LIMIT) * (1 + x - _EXPONENT_LIMIT), below.exp())
+    limit = _EXPONENT_LIMIT[x.dtype]
+    return torch.where(x > limit, math.exp(limit) * (1 + x - limit), x.clamp_max(limit).exp())
