@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 import flatclr
+from flatclr.distributed import Ranks
 from flatclr.objectives.nce import flat_nce, info_nce
 from flatclr.objectives.variational import dv, flo, nwj
 from tests.harness import CASES, PAIRINGS, Batch, Case
@@ -126,12 +127,23 @@ def test_drawn_negatives_are_distinct_and_never_of_the_anchors_sample(
     seed: int, pairing: str, pairs: int, queue: int, in_batch: bool
 ) -> None:
     from flatclr.pairing import PAIRINGS as PLANS
-    from flatclr.pairing import draw_negatives
+    from flatclr.pairing import draw_negatives, layout_of
 
     plan = PLANS[pairing]
     k = (plan.negatives(pairs) if in_batch else 0) + queue
     generator = torch.Generator().manual_seed(seed)
-    drawn = draw_negatives(plan, pairs, queue, in_batch, k, generator, torch.device("cpu"))
+    layout = layout_of(
+        pairing,
+        Ranks(),
+        own_samples=pairs,
+        queued=queue,
+        in_batch=in_batch,
+        normalize=True,
+        shared_loss=True,
+        backend="torch",
+        needs_gradient=(True, True),
+    )
+    drawn = draw_negatives(layout, k, generator, torch.device("cpu"))
     for anchor, candidates in enumerate(drawn.tolist()):
         view, sample = divmod(anchor, pairs)
         allowed = {v * pairs + s for v in plan.candidates[view] for s in range(pairs) if s != sample and in_batch}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
@@ -14,16 +14,16 @@ from torch import Tensor
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def require_one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
+def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     """Refuse an unknown name and suggest the nearest known one.
 
     >>> require_one_of("pairing", "two_veiw", ["two_view", "cross"])
     Traceback (most recent call last):
     ValueError: pairing must be one of 'two_view', 'cross', got 'two_veiw'; did you mean 'two_view'?
     """
-    names = list(allowed)
-    if value in names:
+    if value in allowed:
         return
+    names = list(allowed)
     near = difflib.get_close_matches(str(value), names, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "pick one of these."
     listed = ", ".join(repr(n) for n in names)

@@ -12,6 +12,7 @@ view of its sample; its negatives are embeddings of *other* samples, from the vi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -83,6 +84,29 @@ class Layout:
         return everyone.view(2, self.samples, -1)[:, self.ranks.own_rows(self.own_samples)].flatten(0, 1)
 
 
+@lru_cache(maxsize=64)  # a run asks for the same one at every step
+def layout_of(
+    pairing: str,
+    ranks: Ranks,
+    *,
+    own_samples: int,
+    queued: int,
+    in_batch: bool,
+    normalize: bool,
+    shared_loss: bool,
+    backend: str,
+    needs_gradient: tuple[bool, bool],
+) -> Layout:
+    plan, samples = PAIRINGS[pairing], own_samples * ranks.size
+    negatives = queued + (plan.negatives(samples) if in_batch else 0)
+    if negatives == 0:
+        raise ValueError(
+            f"every anchor must have a negative, got a batch of {samples} with in_batch_negatives={in_batch} and no "
+            "queue; use at least 2 pairs, or pass negatives=."
+        )
+    return Layout(plan, ranks, own_samples, negatives, in_batch, normalize, shared_loss, backend, needs_gradient)
+
+
 def span(views: Views, samples: int) -> slice:
     """Where the views stand in a stack of `samples` rows per view."""
     return slice(views[0] * samples, (views[-1] + 1) * samples)
@@ -100,26 +124,17 @@ def same_sample_pairs(row_views: Views, column_views: Views, rows_per_view: int,
     return tuple(diagonals)
 
 
-def draw_negatives(
-    pairing: Pairing,
-    samples: int,
-    queue: int,
-    in_batch: bool,
-    k: int,
-    generator: torch.Generator | None,
-    device: torch.device,
-) -> Tensor:
+def draw_negatives(layout: Layout, k: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
     """k distinct negatives for every anchor, uniformly, as rows of the stack (view a, view b, queue): [anchors, k]."""
-    from_batch = pairing.negatives(samples) if in_batch else 0
-    require_count(
-        "negatives_per_anchor", k, at_most=from_batch + queue, advice="enlarge the batch or the queue, or draw fewer."
-    )
+    available, pairing, samples = layout.negatives, layout.pairing, layout.samples
+    require_count("negatives_per_anchor", k, at_most=available, advice="enlarge the batch or the queue, or draw fewer.")
+    from_batch = pairing.negatives(samples) if layout.in_batch else 0
     source = generator.device if generator is not None else device
     anchors = pairing.anchor_views * samples
-    rows_at_once = max(1, ENTRIES_AT_ONCE // (from_batch + queue))
+    rows_at_once = max(1, ENTRIES_AT_ONCE // available)
     picks_Ak = torch.cat(
         [
-            torch.rand(min(rows_at_once, anchors - start), from_batch + queue, generator=generator, device=source)
+            torch.rand(min(rows_at_once, anchors - start), available, generator=generator, device=source)
             .topk(k)
             .indices
             for start in range(0, anchors, rows_at_once)

@@ -9,7 +9,7 @@ features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from flatclr.checks import require_one_of, unusable_rows
 from flatclr.kept import reduce_kept
 from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
-from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives
+from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives, layout_of
 from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import unit_rows
 from flatclr.streaming import KERNELS, hardest_candidates, reduce_streamed
@@ -67,31 +67,22 @@ class PairSet:
             problems = (unusable_rows(n, z, directions=normalize) for n, z in named.items() if z is not None)
             distributed.fail_together(next(filter(None, problems), None), z_a.device, ranks)
 
-        plan = PAIRINGS[pairing]
-        samples, queued = len(z_a) * ranks.size, 0 if negatives is None else len(negatives)
-        available = queued + (plan.negatives(samples) if in_batch_negatives else 0)
-        if available == 0:
-            raise ValueError(
-                f"every anchor must have a negative, got a batch of {samples} with "
-                f"in_batch_negatives={in_batch_negatives} and no queue; use at least 2 pairs, or pass negatives=."
-            )
-        drawn = None
-        if negatives_per_anchor is not None:
-            drawn = draw_negatives(
-                plan, samples, queued, in_batch_negatives, negatives_per_anchor, generator, z_a.device
-            )
-            drawn = distributed.from_first_rank(drawn, ranks)
-        layout = Layout(
-            pairing=plan,
-            ranks=ranks,
+        layout = layout_of(
+            pairing,
+            ranks,
             own_samples=len(z_a),
-            negatives=available if drawn is None else drawn.shape[1],
+            queued=0 if negatives is None else len(negatives),
             in_batch=in_batch_negatives,
             normalize=normalize,
             shared_loss=shared_loss,
             backend="torch" if backend == "auto" else backend,
             needs_gradient=(z_a.requires_grad, z_b.requires_grad),
         )
+        drawn = None
+        if negatives_per_anchor is not None:
+            drawn = draw_negatives(layout, negatives_per_anchor, generator, z_a.device)
+            drawn = distributed.from_first_rank(drawn, ranks)
+            layout = replace(layout, negatives=negatives_per_anchor)
         stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
         queue = None
         if negatives is not None:

@@ -70,8 +70,7 @@ class Objective(nn.Module):
 
     @property
     def inverse_temperature(self) -> float | Tensor:
-        beta: float | Tensor = self.scale()
-        return beta
+        return self.scale.forward()
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats | None]:
         """The scalar loss of the global batch, and the stats if they were needed for it."""
