@@ -162,7 +162,7 @@ def test_a_kept_tile_is_never_larger_than_its_limit(monkeypatch: pytest.MonkeyPa
         called.append(len(stack))
         raise AssertionError("kept")
 
-    monkeypatch.setattr(pairs, "reduce_kept", refuse)
+    monkeypatch.setattr(pairs, "logsumexp_kept", refuse)
     n = math.isqrt(pairs.LARGEST_KEPT) // 2
     with pytest.raises(AssertionError, match="kept"):
         flatclr.contrast_stats(torch.randn(n, 4), torch.randn(n, 4), inverse_temperature=1.0)

@@ -13,7 +13,9 @@ anchor.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number
 from flatclr.kernels.phi import Phi
-from flatclr.pairs import PairSet, dense_ess
+from flatclr.pairs import PairSet, dense_ess, measured
 from flatclr.precision import accumulation_type
 
 
@@ -36,8 +38,13 @@ class ContrastStats:
 
     positive: Tensor  # [A]
     negative_logsumexp: Tensor  # [A]
-    ess: Tensor  # [A], in [1 / negatives, 1]; a gauge: no gradient passes
     negatives: int  # K per anchor, queue included
+    measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
+
+    @property
+    def ess(self) -> Tensor:
+        """Effective sample size of the negatives per anchor, in [1 / negatives, 1]; a gauge: no gradient passes."""
+        return self.measure_ess()
 
     @property
     def gap(self) -> Tensor:
@@ -65,9 +72,8 @@ class ContrastStats:
         return self.ceiling_nats - self.info_nce.mean()
 
     def detach(self) -> ContrastStats:
-        return ContrastStats(
-            self.positive.detach(), self.negative_logsumexp.detach(), self.ess.detach(), self.negatives
-        )
+        ess = partial(measured, self.ess.detach())
+        return ContrastStats(self.positive.detach(), self.negative_logsumexp.detach(), self.negatives, ess)
 
 
 def contrast_stats(
@@ -171,7 +177,8 @@ def pairwise_mean(
 
 
 def stats_of(pairs: PairSet, inverse_temperature: float | Tensor) -> ContrastStats:
-    return ContrastStats(*pairs.logsumexp(inverse_temperature), pairs.negatives)
+    positive, logsumexp, measure_ess = pairs.logsumexp(inverse_temperature)
+    return ContrastStats(positive, logsumexp, pairs.negatives, measure_ess)
 
 
 def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
@@ -189,9 +196,8 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
         )
     scores = scores_NM.to(accumulation_type(scores_NM))
     negatives_NM = scores.clone().fill_diagonal_(-torch.inf)
-    return ContrastStats(
-        scores.diagonal(), negatives_NM.logsumexp(1), dense_ess(negatives_NM, columns - 1), columns - 1
-    )
+    measure_ess = partial(dense_ess, negatives_NM, columns - 1)
+    return ContrastStats(scores.diagonal(), negatives_NM.logsumexp(1), columns - 1, measure_ess)
 
 
 def require_inverse_temperature(value: float | Tensor) -> None:

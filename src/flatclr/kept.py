@@ -6,6 +6,8 @@ features; the tile is [anchors, candidates], with a leading view where each view
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +21,20 @@ from flatclr.precision import no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
 
 
-def reduce_kept(stack: Tensor, scale: float | Tensor, layout: Layout, phi: Phi | None) -> tuple[Tensor, ...]:
-    """(positive, log-sum-exp, ess) of every anchor or, given phi, (positive, mean of phi); `stack` is [2N, d]."""
-    outputs: tuple[Tensor, ...] = _KeptTile.apply(stack, scale, layout, phi)
-    return outputs
+def logsumexp_kept(stack: Tensor, scale: float | Tensor, layout: Layout) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+    """(positive, log-sum-exp) of every anchor and a way to ask for the ESS of its negatives; `stack` is [2N, d]."""
+    positive, logsumexp, shares, total = _KeptTile.apply(stack, scale, layout, None)
+    return positive, logsumexp, partial(_ess, shares, total, layout.negatives)
+
+
+def mean_phi_kept(stack: Tensor, scale: float | Tensor, layout: Layout, phi: Phi) -> tuple[Tensor, Tensor]:
+    """(positive, mean of phi over the negatives) of every anchor."""
+    positive, mean = _KeptTile.apply(stack, scale, layout, phi)
+    return positive, mean
+
+
+def _ess(shares: Tensor, total: Tensor, negatives: int) -> Tensor:
+    return effective_share(total, torch.linalg.vector_norm(shares, dim=-1), negatives).flatten()
 
 
 class _KeptTile(torch.autograd.Function):
@@ -45,9 +57,8 @@ class _KeptTile(torch.autograd.Function):
             peak = slopes.amax(-1)
             slopes.sub_(peak.unsqueeze(-1)).exp_()
             divisor = slopes.sum(-1)
-            ess = effective_share(divisor, torch.linalg.vector_norm(slopes, dim=-1), layout.negatives)
-            values = [divisor.log().add_(peak).flatten(), ess.flatten()]
-            ctx.mark_non_differentiable(values[1])
+            values = [divisor.log().add_(peak).flatten(), slopes, divisor]
+            ctx.mark_non_differentiable(slopes, divisor)
         else:
             slopes, phi_values = phi.slopes(scores), phi.values(scores)
             for tile in (slopes, phi_values):

@@ -12,7 +12,6 @@ view of its sample; its negatives are embeddings of *other* samples, from the vi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -84,7 +83,6 @@ class Layout:
         return everyone.view(2, self.samples, -1)[:, self.ranks.own_rows(self.own_samples)].flatten(0, 1)
 
 
-@lru_cache(maxsize=64)  # a run asks for the same one at every step
 def layout_of(
     pairing: str,
     ranks: Ranks,

@@ -8,9 +8,9 @@ features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.autograd import refuse_double_backward
 from flatclr.checks import require_one_of, unusable_rows
-from flatclr.kept import reduce_kept
+from flatclr.kept import logsumexp_kept, mean_phi_kept
 from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
 from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives, layout_of
@@ -95,19 +95,29 @@ class PairSet:
         """Per anchor, queue included."""
         return self.layout.negatives
 
-    def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(positive score, log-sum-exp of the negatives, effective sample size) of every anchor."""
+    def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """(positive score, log-sum-exp of the negatives) of every anchor, and a way to ask for their ESS."""
         if self.drawn_Ak is not None:
             scores_Ak = self._drawn_scores(inverse_temperature)
-            return self.positive(inverse_temperature), scores_Ak.logsumexp(1), dense_ess(scores_Ak, self.negatives)
-        positive, logsumexp, ess = self._reduce(inverse_temperature, None)
-        return positive, logsumexp, ess
+            measure_ess = partial(dense_ess, scores_Ak, self.negatives)
+            return self.positive(inverse_temperature), scores_Ak.logsumexp(1), measure_ess
+        scale = self._scale(inverse_temperature)
+        with no_autocast(self.stack):
+            if self._fits_a_tile:
+                return logsumexp_kept(self.stack, scale, self.layout)
+            positive, logsumexp, ess = reduce_streamed(self.stack, self.queue, scale, self.layout, None)
+        return positive, logsumexp, partial(measured, ess)
 
     def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """(positive score, mean of phi over the negatives) of every anchor."""
         if self.drawn_Ak is not None:
             return self.positive(inverse_temperature), phi.values(self._drawn_scores(inverse_temperature)).mean(1)
-        positive, mean = self._reduce(inverse_temperature, phi)
+        scale = self._scale(inverse_temperature)
+        with no_autocast(self.stack):
+            if self._fits_a_tile:
+                positive, mean = mean_phi_kept(self.stack, scale, self.layout, phi)
+            else:
+                positive, mean = reduce_streamed(self.stack, self.queue, scale, self.layout, phi)
         return positive, mean
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
@@ -150,13 +160,11 @@ class PairSet:
     def _of_all_ranks(self, x_Vn: Tensor) -> Tensor:
         return distributed.gather_views_with_gradient(x_Vn, self.layout.ranks, shared_loss=self.layout.shared_loss)
 
-    def _reduce(self, inverse_temperature: float | Tensor, phi: Phi | None) -> tuple[Tensor, ...]:
-        layout, scale = self.layout, self._scale(inverse_temperature)
-        scores = layout.pairing.anchor_views * layout.samples * self.negatives
-        with no_autocast(self.stack):
-            if layout.ranks.size == 1 and self.queue is None and scores <= LARGEST_KEPT:
-                return reduce_kept(self.stack, scale, layout, phi)
-            return reduce_streamed(self.stack, self.queue, scale, layout, phi)
+    @property
+    def _fits_a_tile(self) -> bool:
+        layout = self.layout
+        scores = layout.pairing.anchor_views * layout.samples * layout.negatives
+        return self.queue is None and scores <= LARGEST_KEPT and layout.ranks.size == 1
 
     def _scale(self, inverse_temperature: float | Tensor) -> float | Tensor:
         """A number, or a 0-dim tensor in the precision of the sums."""
@@ -179,6 +187,11 @@ class PairSet:
         with no_autocast(stack):
             products: Tensor = _IndexedDotProducts.apply(stack[: len(candidates_Ak)], rows, candidates_Ak)
         return products
+
+
+def measured(ess: Tensor) -> Tensor:
+    """An ESS that is known already, for those who ask for it."""
+    return ess
 
 
 def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
