@@ -2,7 +2,8 @@
 
     make bench        (or: python -m benchmarks.loss_cpu --help)
 
-N counts rows, both views together. Times are medians of interleaved runs in one process; memory is the growth of the
+N counts rows, both views together. The plain losses are written as usual, mask and labels made at every call; "hoisted"
+is one that makes them once. Times are medians of interleaved runs in one process; memory is the growth of the
 peak resident set over one forward + backward in a process of its own.
 """
 
@@ -13,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,18 @@ def plain_two_view(z_a: Tensor, z_b: Tensor, *, flat: bool) -> Tensor:
     return (gap - gap.detach()).exp().mean()
 
 
+def plain_two_view_hoisted(z_a: Tensor, z_b: Tensor) -> Tensor:
+    """NT-Xent with its labels made once and its diagonal filled in place: the fastest plain form known here."""
+    z = F.normalize(torch.cat([z_a, z_b]), dim=1)
+    scores = (z @ z.T * BETA).fill_diagonal_(-torch.inf)
+    return F.cross_entropy(scores, _labels(len(z)))
+
+
+@cache
+def _labels(rows: int) -> Tensor:
+    return (torch.arange(rows) + rows // 2) % rows
+
+
 def plain_cross(z_a: Tensor, z_b: Tensor) -> Tensor:
     """CLIP's loss as usually written."""
     scores = F.normalize(z_a, dim=1) @ F.normalize(z_b, dim=1).T * BETA
@@ -53,6 +67,7 @@ def plain_cross(z_a: Tensor, z_b: Tensor) -> Tensor:
 
 LOSSES: dict[str, tuple[Loss, Loss]] = {
     "InfoNCE two_view": (lambda a, b: plain_two_view(a, b, flat=False), flatclr.InfoNCE(1 / BETA)),
+    "InfoNCE two_view, hoisted": (plain_two_view_hoisted, flatclr.InfoNCE(1 / BETA)),
     "FlatNCE two_view": (lambda a, b: plain_two_view(a, b, flat=True), flatclr.FlatNCE(1 / BETA)),
     "InfoNCE cross": (plain_cross, flatclr.InfoNCE(1 / BETA, pairing="cross")),
 }
