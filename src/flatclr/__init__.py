@@ -10,6 +10,7 @@
 from flatclr import diagnostics, objectives
 from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.kernels.phi import Phi
+from flatclr.models.saving import load_encoder
 from flatclr.objectives import (
     DV,
     FLO,
@@ -24,6 +25,8 @@ from flatclr.objectives import (
     Objective,
 )
 from flatclr.pairs import PairSet
+from flatclr.training.config import TrainConfig
+from flatclr.training.trainer import train
 
 __version__ = "0.1.0"
 
@@ -42,10 +45,13 @@ __all__ = [
     "Objective",
     "PairSet",
     "Phi",
+    "TrainConfig",
     "contrast_stats",
     "diagnostics",
+    "load_encoder",
     "objectives",
     "pairwise_mean",
     "stats_from_scores",
     "stats_of",
+    "train",
 ]

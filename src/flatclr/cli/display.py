@@ -1,0 +1,87 @@
+"""What a person, or a program, sees while a run goes on."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from flatclr.training.trainer import Trainer
+
+
+class JsonLines:
+    """One JSON object per event on standard output."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __call__(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        if row["kind"] == "start":
+            row = {**row, "run": str(trainer.run.path) if trainer.run else None}
+        print(json.dumps(row), flush=True)
+
+
+class LiveDisplay:
+    """A progress bar with the gauges that matter, and a line for what will not come back."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(quiet=quiet)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[gauges]}"),
+        )
+        self.progress = Progress(*columns, console=self.console)
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def __call__(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        match row["kind"]:
+            case "start":
+                if trainer.run is not None:
+                    self.console.print(f"run directory: {trainer.run.path}")
+                self.task = self.progress.add_task(
+                    "training", total=row["total_steps"], completed=row["step"], gauges=""
+                )
+            case "log":
+                assert self.task is not None
+                self.progress.update(self.task, completed=row["step"], gauges=_gauges(row))
+                for alarm in ("beta_clamped", "collapsed"):
+                    if row.get(alarm):
+                        self.console.print(f"step {row['step']}: alarm, {alarm.replace('_', ' ')}", style="yellow")
+            case "evaluation":
+                self.console.print(f"step {row['step']}: {_evaluation(row)}")
+            case "warning":
+                self.console.print(row["message"], style="yellow")
+            case "end":
+                assert trainer.run is not None
+                self.console.print(f"encoder: {trainer.run.path / 'encoder.safetensors'}")
+
+
+def _gauges(row: dict[str, Any]) -> str:
+    return (
+        f"loss {row['loss']:.3f}  MI {row['mi_nats']:.2f}/{row['ceiling_nats']:.2f}  ESS {row['ess']:.2f}  "
+        f"beta {row['beta']:.1f}  {row['images_per_second']:.0f} img/s"
+    )
+
+
+def _evaluation(row: dict[str, Any]) -> str:
+    parts = [f"kNN {100 * row['knn']:.1f} %"] if "knn" in row else []
+    parts.append(f"effective rank {row['effective_rank']:.1f}")
+    parts.append(f"pool MI {row['pool_mi_best_nats']:.2f} of at most {row['pool_ceiling_nats']:.2f} nats")
+    return ", ".join(parts)

@@ -1,0 +1,36 @@
+"""The `flatclr` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from flatclr.cli.train import train_command
+from flatclr.training.trainer import TrainingStoppedError
+
+app = typer.Typer(
+    name="flatclr",
+    help="Contrastive representation learning on a budget.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("train")(train_command)
+
+
+@app.callback()
+def _commands() -> None:
+    """Contrastive representation learning on a budget."""
+
+
+def main() -> None:
+    """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1."""
+    try:
+        app()
+    except (ValueError, TypeError, FileNotFoundError, FileExistsError) as error:
+        print(f"flatclr: {error}", file=sys.stderr)
+        sys.exit(2)
+    except TrainingStoppedError as error:
+        print(f"flatclr: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,80 @@
+"""`flatclr train`"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.trainer import process_group, train
+
+Option = typer.Option
+
+
+def train_command(
+    recipe: Annotated[str | None, Option(help="Start from a recipe; 'list' shows them.")] = None,
+    resume: Annotated[str | None, Option(help="Go on with the run in this directory.")] = None,
+    data: Annotated[
+        str | None, Option(help="Folder, .npz, .npy, .tar shards or a name; default: embedded images.")
+    ] = None,
+    data_dir: Annotated[str | None, Option(help="Where named datasets are; also FLATCLR_DATA.")] = None,
+    objective: Annotated[
+        str | None, Option(help="infonce, flatnce, holder, align_uniform, fmicl, rpc, dv, nwj, flo.")
+    ] = None,
+    ess_target: Annotated[float | None, Option(help="Hold the effective sample size of the negatives here.")] = None,
+    temperature: Annotated[float | None, Option(help="A fixed temperature instead of ESS control.")] = None,
+    encoder: Annotated[
+        str | None, Option(help="cnn, mlp, resnet18, resnet34, resnet50, timm:NAME, torchvision:NAME.")
+    ] = None,
+    batch_size: Annotated[int | None, Option(help="Images of the global batch.")] = None,
+    epochs: Annotated[float | None, Option(help="Passes over the data.")] = None,
+    steps: Annotated[int | None, Option(help="Optimizer steps, instead of epochs.")] = None,
+    optimizer: Annotated[str | None, Option(help="sgd, adamw or lars.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Before scaling with the batch.")] = None,
+    precision: Annotated[str | None, Option(help="fp32, bf16 or fp16.")] = None,
+    seed: Annotated[int | None, Option(help="Of everything random.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: cuda where there is one.")] = None,
+    out: Annotated[str | None, Option(help="Run directory; default: runs/<data>-<objective>-<seed>.")] = None,
+    log_every: Annotated[int | None, Option(help="Steps between lines of metrics.")] = None,
+    eval_every: Annotated[int | None, Option(help="Steps between evaluations.")] = None,
+    checkpoint_every: Annotated[int | None, Option(help="Steps between checkpoints; default: an epoch.")] = None,
+    setting: Annotated[
+        list[str] | None, Option("--set", help="Any other setting, NAME=VALUE with a YAML value; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON line per event instead of the display.")] = False,
+) -> None:
+    """Train an encoder without labels and write a run directory."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    for name in ("recipe", "resume", "setting", "as_json"):
+        given.pop(name, None)
+    if recipe == "list":
+        for name, make in RECIPES.items():
+            print(f"{name:<18} {(make.__doc__ or '').strip().splitlines()[0] if make.__doc__ else ''}")
+        return
+    given |= dict(_parsed(text) for text in setting or [])
+    if resume is not None and given:
+        raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
+    config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
+
+    from flatclr.cli.display import JsonLines, LiveDisplay
+
+    with process_group() as ranks, JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display:
+        train(config, resume=resume, on_event=[display])
+
+
+def _recipe(name: str | None) -> TrainConfig:
+    if name is None:
+        return TrainConfig()
+    from flatclr.checks import require_one_of
+
+    require_one_of("recipe", name, RECIPES)
+    return RECIPES[name]()
+
+
+def _parsed(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
+    return name.strip().replace("-", "_"), yaml.safe_load(value)

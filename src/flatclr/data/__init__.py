@@ -1,0 +1,1 @@
+"""From stored images to batches of augmented views."""

@@ -1,0 +1,42 @@
+"""Nearest-neighbour accuracy on frozen features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flatclr.checks import require_count, require_matrix
+from flatclr.sphere import unit_rows
+
+ENTRIES_AT_ONCE = 2**24
+
+
+@torch.no_grad()
+def knn_predict(
+    train_features: Tensor, train_labels: Tensor, features: Tensor, *, k: int = 200, temperature: float = 0.07
+) -> Tensor:
+    """Class of each row by its k nearest neighbours, cosine similarity, votes weighted by exp(cosine / temperature).
+
+    >>> knn_predict(torch.eye(2), torch.tensor([5, 7]), torch.tensor([[0.1, 1.0]]), k=1)
+    tensor([7])
+    """
+    require_matrix("train_features", train_features)
+    require_matrix("features", features)
+    require_count("k", k, advice="200 for large sets, 20 for small ones.")
+    k = min(k, len(train_features))
+    classes = int(train_labels.max()) + 1
+    bank, queries = unit_rows(train_features.float()), unit_rows(features.float())
+    predictions = []
+    for part in queries.split(max(1, ENTRIES_AT_ONCE // len(bank))):
+        cosine, nearest = (part @ bank.T).topk(k, dim=1)
+        votes = torch.zeros(len(part), classes, device=part.device)
+        votes.scatter_add_(1, train_labels[nearest], ((cosine - 1) / temperature).exp())
+        predictions.append(votes.argmax(1))
+    return torch.cat(predictions)
+
+
+def knn_accuracy(
+    train_features: Tensor, train_labels: Tensor, features: Tensor, labels: Tensor, *, k: int = 200
+) -> float:
+    """Share of rows whose class `knn_predict` finds."""
+    return (knn_predict(train_features, train_labels, features, k=k) == labels).float().mean().item()

@@ -1,0 +1,41 @@
+"""Projection heads: what stands between the features a user takes away and the embeddings that are contrasted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from flatclr.checks import require_count, require_one_of
+from flatclr.models.encoders import NORMS, norm_layer
+
+
+def build_head(
+    d_in: int, *, d_hidden: int | None = None, d_out: int = 128, layers: int = 2, norm: str = "batch"
+) -> nn.Sequential:
+    """SimCLR's projection head (Chen et al. 2020): linear layers with normalisation and ReLU between them.
+
+    Args:
+        d_in, d_out: width of the features and of the embeddings.
+        d_hidden: width in between, `d_in` unless given; without use where `layers` is 1.
+        layers: 1 (linear), 2 or 3.
+        norm: "batch", "group" or "none", after every layer but the last.
+
+    >>> list(dict(build_head(512).named_children()))
+    ['linear1', 'norm1', 'relu1', 'linear2']
+    """
+    require_count("d_in", d_in, advice="pass encoder.features.")
+    require_count("d_out", d_out, advice="128 is a good start.")
+    require_count("layers", layers, at_most=3, advice="1 is a linear head, 2 is SimCLR's.")
+    require_one_of("norm", norm, NORMS)
+    if d_hidden is not None:
+        require_count("d_hidden", d_hidden, advice="leave it out for the width of the features.")
+    width, parts = d_in, OrderedDict[str, nn.Module]()
+    for layer in range(1, layers):
+        hidden = d_hidden or d_in
+        parts[f"linear{layer}"] = nn.Linear(width, hidden, bias=norm == "none")
+        parts[f"norm{layer}"] = norm_layer(norm, hidden, spatial=False)
+        parts[f"relu{layer}"] = nn.ReLU()
+        width = hidden
+    parts[f"linear{layers}"] = nn.Linear(width, d_out)
+    return nn.Sequential(parts)

@@ -1,0 +1,95 @@
+"""The run directory: one place that says what was run, on what, and what happened."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from flatclr.files import replace_files
+
+METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """config.yaml, environment.json, metrics.jsonl, checkpoint/ and, at the end, the encoder."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
+        """A new directory; one that holds a run already is refused, so that nothing is lost."""
+        if (path / CONFIG).exists():
+            raise FileExistsError(
+                f"the output directory must not hold a run yet, got {path}; resume it with --resume {path} or choose "
+                "another --out."
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path)
+        replace_files({path / CONFIG: yaml.safe_dump(dict(config), sort_keys=False).encode()})
+        run.write_json(ENVIRONMENT, environment())
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        if not (path / CONFIG).is_file():
+            raise FileNotFoundError(
+                f"a run directory must hold {CONFIG}, got {path} without one; pass the directory a run wrote."
+            )
+        return cls(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    def config(self) -> dict[str, Any]:
+        loaded = yaml.safe_load((self.path / CONFIG).read_text())
+        if not isinstance(loaded, dict):
+            raise ValueError(f"{self.path / CONFIG} must hold named settings, got {type(loaded).__name__}; restore it.")
+        return loaded
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        replace_files({self.path / name: json.dumps(content, indent=2).encode()})
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """One line; a line is written whole or, at worst, is the torn last one that `metrics` passes over."""
+        with (self.path / METRICS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / METRICS
+        rows = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return rows
+
+    def drop_metrics_after(self, step: int) -> None:
+        """Forget what a run wrote after the checkpoint it resumes from: it is about to write it again."""
+        kept = [json.dumps(row) + "\n" for row in self.metrics() if row.get("step", 0) <= step]
+        replace_files({self.path / METRICS: "".join(kept).encode()})
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on besides its config."""
+    return {
+        "flatclr": sys.modules["flatclr"].__version__,  # an import would point up through the layers
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }

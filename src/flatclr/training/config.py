@@ -1,0 +1,132 @@
+"""What a run does: one frozen dataclass, checked before any work starts; recipes are functions that return one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from flatclr.checks import require_count, require_number, require_one_of
+from flatclr.objectives import OBJECTIVES
+from flatclr.pairing import PAIRINGS
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+OPTIMIZERS = ("sgd", "adamw", "lars")
+SCALING = ("linear", "sqrt", "none")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Every setting of a run. `batch_size` counts images of the global batch; each gives two views."""
+
+    data: str | None = None  # None: the embedded Fashion-MNIST subset
+    data_dir: str | None = None
+    image_size: int | None = None
+    views: Mapping[str, Any] = field(default_factory=dict)  # fields of ViewConfig to change
+
+    encoder: str = "auto"  # cnn up to 32 pixels and one channel, else resnet18
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    head_layers: int = 2
+    head_width: int | None = None
+    embedding: int = 128
+
+    objective: str = "flatnce"
+    objective_options: Mapping[str, Any] = field(default_factory=dict)
+    ess_target: float | None = 0.25  # None, or a temperature: no control
+    temperature: float | None = None
+    pairing: str | None = None  # None: the objective's own
+    negatives_per_anchor: int | None = None
+    queue: int = 0
+    momentum: float | None = None  # of a momentum encoder for the keys; needs pairing one_way
+
+    batch_size: int = 32
+    epochs: float = 10.0
+    steps: int | None = None  # instead of epochs
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    lr_scaling: str = "none"
+    weight_decay: float = 1e-4
+    warmup_epochs: float = 0.5
+    clip_norm: float | None = None
+    precision: str = "fp32"
+    max_bad_steps: int = 20  # non-finite steps in a row before the run stops
+
+    seed: int = 0
+    device: str = "auto"
+    out: str | None = None  # None: runs/<data>-<objective>-<seed>, numbered if taken
+    log_every: int = 20
+    eval_every: int = 500
+    checkpoint_every: int | None = None  # steps; None: every epoch
+    checkpoint_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        require_one_of("objective", self.objective, OBJECTIVES)
+        require_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        require_one_of("lr_scaling", self.lr_scaling, SCALING)
+        require_one_of("precision", self.precision, PRECISIONS)
+        if self.pairing is not None:
+            require_one_of("pairing", self.pairing, PAIRINGS)
+        for name in ("batch_size", "log_every", "eval_every", "head_layers", "embedding", "max_bad_steps"):
+            require_count(name, getattr(self, name), advice="pass a larger whole number.")
+        for name in ("steps", "negatives_per_anchor", "checkpoint_every", "image_size", "head_width"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name), advice="pass a larger whole number, or leave it out.")
+        for name in ("epochs", "learning_rate", "checkpoint_minutes"):
+            require_number(name, getattr(self, name), above=0)
+        for name in ("weight_decay", "warmup_epochs", "queue"):
+            require_number(name, getattr(self, name), above=-1e-12, advice="pass 0 or more.")
+        if self.temperature is not None:
+            require_number("temperature", self.temperature, above=0)
+        if self.ess_target is not None:
+            require_number("ess_target", self.ess_target, above=0, below=1)
+        if self.clip_norm is not None:
+            require_number("clip_norm", self.clip_norm, above=0)
+        if self.momentum is not None:
+            require_number("momentum", self.momentum, above=0, below=1)
+            if self.pairing != "one_way":
+                raise ValueError(
+                    f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
+        """The inverse of `to_dict`; an unknown field is refused with the nearest known one."""
+        for name in settings:
+            require_one_of("setting", name, [f.name for f in fields(cls)])
+        return cls(**settings)
+
+    def changed(self, **settings: Any) -> TrainConfig:
+        for name in settings:
+            require_one_of("setting", name, [f.name for f in fields(self)])
+        return replace(self, **settings)
+
+
+def small() -> TrainConfig:
+    """A few minutes on two CPU cores with the embedded images."""
+    return TrainConfig(epochs=5.0)
+
+
+def cifar10() -> TrainConfig:
+    """SimCLR's setting for CIFAR-10 with FlatNCE under ESS control at batch 32, for one GPU."""
+    return TrainConfig(
+        data="cifar10",
+        encoder="resnet18",
+        batch_size=32,
+        epochs=100.0,
+        optimizer="sgd",
+        learning_rate=0.03,
+        weight_decay=5e-4,
+        warmup_epochs=1.0,
+        precision="bf16",
+        eval_every=5000,
+    )
+
+
+def cifar10_infonce() -> TrainConfig:
+    return replace(cifar10(), objective="infonce", ess_target=None, temperature=0.5)
+
+
+RECIPES: dict[str, Callable[[], TrainConfig]] = {"small": small, "cifar10": cifar10, "cifar10-infonce": cifar10_infonce}

@@ -1,0 +1,42 @@
+"""A run in a process of its own, for tests that kill it or spread it over ranks.
+
+python -m tests.training_worker OUT STEPS [--resume]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from flatclr.training.config import TrainConfig
+from flatclr.training.trainer import process_group, train
+
+
+def config(out: Path, steps: int, **settings: object) -> TrainConfig:
+    """A tiny run without batch normalisation, so that ranks do not matter."""
+    return TrainConfig(
+        encoder="cnn",
+        encoder_options={"norm": "none", "width": 8},
+        embedding=16,
+        batch_size=8,
+        steps=steps,
+        warmup_epochs=0.01,
+        log_every=5,
+        eval_every=10_000,
+        checkpoint_every=4,
+        device="cpu",
+        out=str(out),
+    ).changed(**settings)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    out, steps = Path(sys.argv[1]), int(sys.argv[2])
+    with process_group():
+        train(config(out, steps), resume=out if "--resume" in sys.argv else None)
+
+
+if __name__ == "__main__":
+    main()
