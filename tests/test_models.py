@@ -2,7 +2,6 @@
 
 import copy
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -16,15 +15,6 @@ from flatclr.models import ENCODERS, Encoder, MomentumEncoder, build_encoder, bu
 from flatclr.models.encoders import AdaptedEncoder
 
 RESNETS = ("resnet18", "resnet34", "resnet50")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tensors this small only wait for each other's threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small(name: str, **options: Any) -> Encoder:

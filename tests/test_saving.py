@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,6 @@ from flatclr.models import (
 )
 
 NORMALISATION = Normalisation(mean=(0.2860,), std=(0.3530,))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tensors this small only wait for each other's threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def trained(name: str = "cnn", **options: Any) -> Encoder:

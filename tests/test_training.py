@@ -29,14 +29,6 @@ from tests.training_worker import config
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def weights(run: Path) -> dict[str, Tensor]:
     loaded = checkpoint.load_checkpoint(run / "checkpoint")
     network: dict[str, Tensor] = loaded.state["train_step"]["network"]
@@ -107,19 +99,50 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed_and_says_so(tmp_path: Path
 
 @pytest.mark.parametrize("wait", [0.0, 0.15, 0.4])
 def test_a_killed_run_resumes_to_the_same_weights(wait: float, tmp_path: Path) -> None:
-    whole = train(config(tmp_path / "whole", 60)).path
+    whole = train(config(tmp_path / "whole", 200)).path
     run = tmp_path / "run"
-    process = worker(run, 60)
+    process = worker(run, 200)
     until = time.monotonic() + 60
     while not list(run.glob("checkpoint/step-*.pt")) and time.monotonic() < until:
         time.sleep(0.01)  # the kill must come after the first checkpoint, at no particular moment
     time.sleep(wait)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    resumed = worker(run, 60, "--resume")
+    assert process.returncode == -signal.SIGKILL
+    assert checkpoint.load_checkpoint(run / "checkpoint").step < 200
+    resumed = worker(run, 200, "--resume")
     _, errors = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, errors
     assert_same(weights(run), weights(whole))
+
+
+@pytest.mark.parametrize("renamed", [0, 1])
+def test_a_kill_during_a_checkpoint_write_costs_only_that_checkpoint(
+    renamed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two files of a checkpoint take their names one after the other; stop before the first or the second does."""
+    whole = train(config(tmp_path / "whole", 12)).path
+
+    class KilledError(BaseException):
+        pass
+
+    names: list[str] = []
+    rename = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if "000000008" in Path(target).name:
+            names.append(Path(target).name)
+            if len(names) > renamed:
+                raise KilledError
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KilledError):
+            train(config(tmp_path / "run", 12))
+    assert checkpoint.load_checkpoint(tmp_path / "run" / "checkpoint").step == 4
+    train(TrainConfig(), resume=tmp_path / "run")
+    assert_same(weights(tmp_path / "run"), weights(whole))
 
 
 @pytest.mark.distributed
