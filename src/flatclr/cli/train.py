@@ -20,6 +20,7 @@ def train_command(
         str | None, Option(help="Folder, .npz, .npy, .tar shards or a name; default: embedded images.")
     ] = None,
     data_dir: Annotated[str | None, Option(help="Where named datasets are; also FLATCLR_DATA.")] = None,
+    image_size: Annotated[int | None, Option(help="Side of the square images; default: that of the data.")] = None,
     objective: Annotated[
         str | None, Option(help="infonce, flatnce, holder, align_uniform, fmicl, rpc, dv, nwj, flo.")
     ] = None,
