@@ -70,6 +70,25 @@ def test_training_teaches_the_encoder(tmp_path: Path) -> None:
     assert after["knn"] > 0.7
 
 
+def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    labels = np.repeat(np.arange(4), 50)
+    np.savez(
+        tmp_path / "sorted.npz",
+        images=(60 * labels[:, None, None] + np.zeros((200, 28, 28))).astype(np.uint8),
+        labels=labels,
+    )
+    trainer = Trainer(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz")), None)
+    monkeypatch.setattr("flatclr.training.trainer.EVALUATION_IMAGES", 40)
+    _, chosen = trainer._features(trainer.train_step.network.encoder, trainer.source)
+    assert chosen is not None
+    assert len(chosen) == 40
+    assert set(chosen.tolist()) == {0, 1, 2, 3}
+    again = trainer._features(trainer.train_step.network.encoder, trainer.source)[1]
+    assert torch.equal(chosen, again)
+
+
 @pytest.mark.parametrize("stop", [2, 4, 6, 9])
 def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, tmp_path: Path) -> None:
     whole = train(config(tmp_path / "whole", 12)).path

@@ -159,16 +159,20 @@ class Trainer:
         test = None if self.data.test is None else self._features(network.encoder, self.data.test)
         measured = quality(features, labels, *(test or (None, None)))
         pool = min(len(self.source), 100 * self.config.batch_size, EVALUATION_IMAGES)
-        images = self.source.batch(torch.arange(pool)).to(self.device)
+        images = self.source.batch(self._sample(self.source, pool, "pool")).to(self.device)
         z_a, z_b = (encode(network, images, self._drawn_view(name)) for name in ("a", "b"))
         beta = float(self.train_step.objective.inverse_temperature)
         return measured | pool_mi_nats(z_a, z_b, beta)
 
     def _features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
-        count = min(len(source), EVALUATION_IMAGES)
-        images = source.batch(torch.arange(count)).to(self.device)
-        labels = None if source.labels is None else source.labels[:count].to(self.device)
+        chosen = self._sample(source, EVALUATION_IMAGES, "features")
+        images = source.batch(chosen).to(self.device)
+        labels = None if source.labels is None else source.labels[chosen].to(self.device)
         return encode(encoder, images, self._plain_view), labels
+
+    def _sample(self, source: ImageSource, at_most: int, name: str) -> Tensor:
+        """The same images at every evaluation, drawn from all: folders are sorted by class."""
+        return torch.randperm(len(source), generator=seeded_generator(self.config.seed, name))[:at_most]
 
     def _plain_view(self, images: Tensor) -> Tensor:
         return self._view(images, no_augmentation(mean=self.views.mean, std=self.views.std), torch.Generator())
