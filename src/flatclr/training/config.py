@@ -8,11 +8,10 @@ from typing import Any
 
 from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.objectives import OBJECTIVES
+from flatclr.optim import OPTIMIZERS, SCALING_RULES
 from flatclr.pairing import PAIRINGS
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = ("sgd", "adamw", "lars")
-SCALING = ("linear", "sqrt", "none")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_one_of("objective", self.objective, OBJECTIVES)
         require_one_of("optimizer", self.optimizer, OPTIMIZERS)
-        require_one_of("lr_scaling", self.lr_scaling, SCALING)
+        require_one_of("lr_scaling", self.lr_scaling, SCALING_RULES)
         require_one_of("precision", self.precision, PRECISIONS)
         if self.pairing is not None:
             require_one_of("pairing", self.pairing, PAIRINGS)

@@ -14,6 +14,7 @@ from flatclr.data.loading import seeded_generator
 from flatclr.data.views import ViewConfig, apply_views, draw_views
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
+from flatclr.models.saving import unwrapped
 from flatclr.objectives import Objective
 from flatclr.training.queue import EmbeddingQueue
 
@@ -105,9 +106,19 @@ class TrainStep:
         self.scaler.update()
         return StepResult(loss.detach(), stats, norm.detach(), finite, (z_a.detach(), z_b.detach()))
 
+    @property
+    def bare_network(self) -> Network:
+        bare = unwrapped(self.network)
+        assert isinstance(bare, Network)
+        return bare
+
     def _parts(self) -> dict[str, Any]:
-        network = self.network.module if hasattr(self.network, "module") else self.network
-        parts = {"network": network, "objective": self.objective, "optimizer": self.optimizer, "scaler": self.scaler}
+        parts = {
+            "network": self.bare_network,
+            "objective": self.objective,
+            "optimizer": self.optimizer,
+            "scaler": self.scaler,
+        }
         return parts | {n: p for n, p in (("keys", self.keys), ("queue", self.queue)) if p is not None}
 
     def state_dict(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Trainer:
         self.base_rate = scaled_learning_rate(config.learning_rate, config.batch_size, config.lr_scaling)
         torch.manual_seed(config.seed)
         self.train_step = self._build_step()
-        self.signal = GradientSignal(list(_unwrapped(self.train_step.network).head.parameters())[-2])
+        self.signal = GradientSignal(list(self.train_step.bare_network.head.parameters())[-2])
         self.step, self.bad_steps, self.bad_in_a_row = 0, 0, 0
         self.last_evaluation: dict[str, Any] = {}
 
@@ -154,7 +154,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, Any]:
         """Nearest-neighbour accuracy where labels exist, effective rank, and MI against a large pool."""
-        network = _unwrapped(self.train_step.network)
+        network = self.train_step.bare_network
         features, labels = self._features(network.encoder, self.data.labelled or self.source)
         test = None if self.data.test is None else self._features(network.encoder, self.data.test)
         measured = quality(features, labels, *(test or (None, None)))
@@ -250,7 +250,7 @@ class Trainer:
     def _finish(self) -> None:
         if self.run is None or self.ranks.rank != 0:
             return
-        network = _unwrapped(self.train_step.network)
+        network = self.train_step.bare_network
         normalisation = None if self.views.mean is None else Normalisation(self.views.mean, self.views.std or ())
         description = {
             "data": self.data.name,
@@ -349,12 +349,6 @@ def _device(name: str) -> torch.device:
     if name != "auto":
         return torch.device(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _unwrapped(network: nn.Module) -> Network:
-    inner = network.module if isinstance(network, nn.parallel.DistributedDataParallel) else network
-    assert isinstance(inner, Network)
-    return inner
 
 
 def _finite_or_text(value: Any) -> Any:
