@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import flatclr
-from flatclr import Phi, pairs
+from flatclr import Phi, kept, pairs
 from flatclr.kernels import tiled_torch
 from tests import oracles
 from tests.harness import PAIRINGS, Batch
@@ -158,8 +158,8 @@ def test_no_operation_makes_a_score_matrix(pairing: str, draw: int | None, monke
 def test_a_kept_tile_is_never_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
 
-    def refuse(stack: Tensor, *_: Any) -> Any:
-        called.append(len(stack))
+    def refuse(z_a: Tensor, *_: Any) -> Any:
+        called.append(len(z_a))
         raise AssertionError("kept")
 
     monkeypatch.setattr(pairs, "logsumexp_kept", refuse)
@@ -167,7 +167,7 @@ def test_a_kept_tile_is_never_larger_than_its_limit(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AssertionError, match="kept"):
         flatclr.contrast_stats(torch.randn(n, 4), torch.randn(n, 4), inverse_temperature=1.0)
     flatclr.contrast_stats(torch.randn(n + 2, 4), torch.randn(n + 2, 4), inverse_temperature=1.0)
-    assert called == [2 * n]
+    assert called == [n]
 
 
 @pytest.mark.usefixtures("way")
@@ -278,3 +278,14 @@ def test_the_hardest_negative_is_found_in_full_precision_under_autocast() -> Non
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = flatclr.PairSet.of(z_a, z_b, pairing="one_way").extreme_negative(1.0, hardest=True)
     torch.testing.assert_close(cast, plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("beta", [kept.LARGEST_BARE_SCORE, 1.01 * kept.LARGEST_BARE_SCORE])
+@pytest.mark.parametrize("opposed", [False, True])
+def test_bare_exponentials_keep_their_precision_up_to_their_limit(beta: float, opposed: bool) -> None:
+    # negatives all at cosine -1 or +1: the smallest and largest exponentials there are
+    z_a = torch.ones(2, 3) * torch.tensor([[1.0], [-1.0 if opposed else 1.0]])
+    stats = flatclr.contrast_stats(z_a, z_a, inverse_temperature=beta)
+    expected = math.log(2) + (-beta if opposed else beta)
+    torch.testing.assert_close(stats.negative_logsumexp, torch.full((4,), expected), rtol=1e-6, atol=0)
+    torch.testing.assert_close(stats.ess, torch.ones(4), rtol=1e-5, atol=0)

@@ -38,6 +38,7 @@ class ContrastStats:
 
     positive: Tensor  # [A]
     negative_logsumexp: Tensor  # [A]
+    gap: Tensor  # [A], negative_logsumexp - positive; below 0 the positive outweighs all negatives together
     negatives: int  # K per anchor, queue included
     measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
 
@@ -45,11 +46,6 @@ class ContrastStats:
     def ess(self) -> Tensor:
         """Effective sample size of the negatives per anchor, in [1 / negatives, 1]; a gauge: no gradient passes."""
         return self.measure_ess()
-
-    @property
-    def gap(self) -> Tensor:
-        """negative_logsumexp - positive; below 0 the positive outweighs all negatives together."""
-        return self.negative_logsumexp - self.positive
 
     @property
     def info_nce(self) -> Tensor:
@@ -73,7 +69,8 @@ class ContrastStats:
 
     def detach(self) -> ContrastStats:
         ess = partial(measured, self.ess.detach())
-        return ContrastStats(self.positive.detach(), self.negative_logsumexp.detach(), self.negatives, ess)
+        positive, logsumexp, gap = self.positive.detach(), self.negative_logsumexp.detach(), self.gap.detach()
+        return ContrastStats(positive, logsumexp, gap, self.negatives, ess)
 
 
 def contrast_stats(
@@ -177,8 +174,8 @@ def pairwise_mean(
 
 
 def stats_of(pairs: PairSet, inverse_temperature: float | Tensor) -> ContrastStats:
-    positive, logsumexp, measure_ess = pairs.logsumexp(inverse_temperature)
-    return ContrastStats(positive, logsumexp, pairs.negatives, measure_ess)
+    positive, logsumexp, gap, measure_ess = pairs.logsumexp(inverse_temperature)
+    return ContrastStats(positive, logsumexp, gap, pairs.negatives, measure_ess)
 
 
 def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
@@ -196,8 +193,9 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
         )
     scores = scores_NM.to(accumulation_type(scores_NM))
     negatives_NM = scores.clone().fill_diagonal_(-torch.inf)
+    positive, logsumexp = scores.diagonal(), negatives_NM.logsumexp(1)
     measure_ess = partial(dense_ess, negatives_NM, columns - 1)
-    return ContrastStats(scores.diagonal(), negatives_NM.logsumexp(1), columns - 1, measure_ess)
+    return ContrastStats(positive, logsumexp, logsumexp - positive, columns - 1, measure_ess)
 
 
 def require_inverse_temperature(value: float | Tensor) -> None:

@@ -28,11 +28,14 @@ class Ranks:
         return slice(self.rank * rows_per_rank, (self.rank + 1) * rows_per_rank)
 
 
+ALONE = Ranks()
+
+
 def ranks_sharing_a_batch(gather: bool) -> Ranks:
     """The default process group when `gather` is asked for and a group exists, else a process on its own."""
     if gather and dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
-    return Ranks()
+    return ALONE
 
 
 def agree_on_batches(z_a: Tensor, z_b: Tensor, negatives: Tensor | None, ranks: Ranks) -> None:

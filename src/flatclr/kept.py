@@ -17,29 +17,41 @@ from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
 from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
 from flatclr.pairing import Layout
-from flatclr.precision import no_autocast
+from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
 
-
-def logsumexp_kept(stack: Tensor, scale: float | Tensor, layout: Layout) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-    """(positive, log-sum-exp) of every anchor and a way to ask for the ESS of its negatives; `stack` is [2N, d]."""
-    positive, logsumexp, shares, total = _KeptTile.apply(stack, scale, layout, None)
-    return positive, logsumexp, partial(_ess, shares, total, layout.negatives)
+LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
 
-def mean_phi_kept(stack: Tensor, scale: float | Tensor, layout: Layout, phi: Phi) -> tuple[Tensor, Tensor]:
+def logsumexp_kept(
+    z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout
+) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
+    """(positive, log-sum-exp, their gap) of every anchor and a way to ask for the ESS of its negatives.
+
+    The gap is an output of its own because most losses need nothing else.
+    """
+    positive, logsumexp, gap, shares = _KeptTile.apply(z_a, z_b, scale, layout, None)
+    return positive, logsumexp, gap, partial(_ess, shares, layout.negatives)
+
+
+def mean_phi_kept(z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, phi: Phi) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    positive, mean = _KeptTile.apply(stack, scale, layout, phi)
+    positive, mean = _KeptTile.apply(z_a, z_b, scale, layout, phi)
     return positive, mean
 
 
-def _ess(shares: Tensor, total: Tensor, negatives: int) -> Tensor:
-    return effective_share(total, torch.linalg.vector_norm(shares, dim=-1), negatives).flatten()
+def _ess(shares: Tensor, negatives: int) -> Tensor:
+    return effective_share(shares.sum(-1), torch.linalg.vector_norm(shares, dim=-1), negatives).flatten()
 
 
 class _KeptTile(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, stack: Tensor, scale: float | Tensor, layout: Layout, phi: Phi | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, phi: Phi | None
+    ) -> tuple[Tensor, ...]:
+        stack, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
+        if stack.dtype != precision:
+            stack = stack.to(precision)
         inverse_norms = None
         if layout.normalize:
             stack, inverse_norms = to_sphere(stack)
@@ -49,16 +61,20 @@ class _KeptTile(torch.autograd.Function):
             positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(2)
         else:
             # a copy: the tile is overwritten below
-            positive = _positives(scores, layout).clone(memory_format=torch.contiguous_format).flatten()
+            positive = _positives(scores, layout).clone(memory_format=torch.contiguous_format).view(-1)
         # slopes / divisor = d value_i / d s_ij
         if phi is None:
             slopes = scores
             _same_sample(slopes, layout).fill_(-torch.inf)
-            peak = slopes.amax(-1)
-            slopes.sub_(peak.unsqueeze(-1)).exp_()
-            divisor = slopes.sum(-1)
-            values = [divisor.log().add_(peak).flatten(), slopes, divisor]
-            ctx.mark_non_differentiable(slopes, divisor)
+            if layout.normalize and isinstance(scale, float) and abs(scale) <= LARGEST_BARE_SCORE:
+                divisor = slopes.exp_().sum(-1).view(-1)
+                logsumexp = divisor.log()
+            else:
+                peak = slopes.amax(-1, keepdim=True)
+                divisor = slopes.sub_(peak).exp_().sum(-1).view(-1)
+                logsumexp = divisor.log().add_(peak.view(-1))
+            values = [logsumexp, logsumexp - positive, slopes]
+            ctx.mark_non_differentiable(slopes)
         else:
             slopes, phi_values = phi.slopes(scores), phi.values(scores)
             for tile in (slopes, phi_values):
@@ -71,20 +87,28 @@ class _KeptTile(torch.autograd.Function):
         return positive, *values
 
     @staticmethod
-    def backward(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None = None, *_: None
+    ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        with no_autocast(ctx.saved_tensors[0]):
-            return _KeptTile._gradients(ctx, g_positive, g_value)
+        if g_gap is not None:
+            g_value = g_gap if g_value is None else g_value + g_gap
+            g_positive = -g_gap if g_positive is None else g_positive - g_gap
+        saved = ctx.saved_tensors
+        with no_autocast(saved[0]):
+            return _KeptTile._gradients(ctx, saved, g_positive, g_value)
 
     @staticmethod
-    def _gradients(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None) -> tuple[Tensor | None, ...]:
-        stack, inverse_norms, slopes, divisor, *kept = ctx.saved_tensors
+    def _gradients(
+        ctx: Any, saved: tuple[Any, ...], g_positive: Tensor | None, g_value: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        stack, inverse_norms, slopes, divisor, *kept = saved
         scale = kept_scale(ctx, kept)
         layout: Layout = ctx.layout
         if g_value is None:
             weights = torch.zeros_like(slopes)
         else:
-            weights = slopes * (g_value.view(slopes.shape[:-1]) / divisor).unsqueeze(-1)
+            weights = slopes * (g_value / divisor).view(*slopes.shape[:-1], 1)
         in_tile = layout.pairing.name != "within"
         if g_positive is not None and in_tile:
             positives = _positives(weights, layout)  # 0 so far: they are not negatives
@@ -95,29 +119,26 @@ class _KeptTile(torch.autograd.Function):
             pull_N1 = g_positive.view(2, layout.samples).sum(0).unsqueeze(1)
             d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
         d_scale = None
-        if ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[2]:
             # both ends of every pair are in the stack, so <z, dz> counts each product twice
             d_scale = torch.vdot(stack.flatten(), d_stack.flatten()) / 2
         if inverse_norms is None:
             d_stack.mul_(scale)
         else:
             d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return d_stack, d_scale, None, None
+        return *d_stack.chunk(2), d_scale, None, None
 
 
 def _scores(stack: Tensor, scale: float | Tensor, layout: Layout) -> Tensor:
     """The tile: scores of the anchors against their candidates."""
+    name = layout.pairing.name
+    if name == "two_view":
+        return (stack @ stack.T).mul_(scale)
     stack_VNd = stack.view(2, layout.samples, -1)
-    match layout.pairing.name:
-        case "two_view":
-            return (stack * scale) @ stack.T
-        case "within":
-            return (stack_VNd * scale) @ stack_VNd.mT
-        case "one_way" | "cross" as name:
-            a_to_b = (stack_VNd[0] * scale) @ stack_VNd[1].T
-            return a_to_b if name == "one_way" else torch.stack([a_to_b, a_to_b.T])
-        case name:
-            raise AssertionError(f"no tile is laid out for pairing {name}")
+    if name == "within":
+        return (stack_VNd @ stack_VNd.mT).mul_(scale)
+    a_to_b = (stack_VNd[0] @ stack_VNd[1].T).mul_(scale)
+    return a_to_b if name == "one_way" else torch.stack([a_to_b, a_to_b.T])
 
 
 def _same_sample(tile: Tensor, layout: Layout) -> Tensor:
@@ -137,12 +158,12 @@ def _positives(tile: Tensor, layout: Layout) -> Tensor:
 
 def _stack_gradient(weights: Tensor, stack: Tensor, layout: Layout) -> Tensor:
     """What the weights of the tile send to both ends of its pairs: [2N, d]."""
+    name = layout.pairing.name
+    if name == "two_view":
+        return (weights + weights.T) @ stack
     stack_VNd = stack.view(2, layout.samples, -1)
-    match layout.pairing.name:
-        case "two_view":
-            return (weights + weights.T) @ stack
-        case "within":
-            return ((weights + weights.mT) @ stack_VNd).flatten(0, 1)
-        case "cross":
-            weights = weights[0] + weights[1].T
+    if name == "within":
+        return ((weights + weights.mT) @ stack_VNd).flatten(0, 1)
+    if name == "cross":
+        weights = weights[0] + weights[1].T
     return torch.cat([weights @ stack_VNd[1], weights.T @ stack_VNd[0]])

@@ -35,7 +35,8 @@ LARGEST_KEPT = 2**20  # scores, one tile
 class PairSet:
     """Two views and a queue: checked, in accumulation precision, and any draw of negatives made once."""
 
-    stack: Tensor  # [2n, d] of this rank, not yet normalised
+    z_a: Tensor  # [n, d] of this rank, as they came
+    z_b: Tensor
     queue: Tensor | None  # [M, d], ready
     drawn_Ak: Tensor | None  # rows of (view a, view b, queue)
     layout: Layout
@@ -83,39 +84,43 @@ class PairSet:
             drawn = draw_negatives(layout, negatives_per_anchor, generator, z_a.device)
             drawn = distributed.from_first_rank(drawn, ranks)
             layout = replace(layout, negatives=negatives_per_anchor)
-        stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
         queue = None
         if negatives is not None:
-            queue = negatives.to(stack.dtype)
+            queue = negatives.to(accumulation_type(negatives))
             queue = unit_rows(queue) if normalize else queue
-        return cls(stack, queue, drawn, layout)
+        return cls(z_a, z_b, queue, drawn, layout)
+
+    @property
+    def stack(self) -> Tensor:
+        """Both views of this rank in accumulation precision, not yet normalised: [2n, d]."""
+        return torch.cat([self.z_a, self.z_b]).to(accumulation_type(self.z_a))
 
     @property
     def negatives(self) -> int:
         """Per anchor, queue included."""
         return self.layout.negatives
 
-    def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """(positive score, log-sum-exp of the negatives) of every anchor, and a way to ask for their ESS."""
+    def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
+        """(positive score, log-sum-exp of the negatives, their gap) of every anchor, and a way to ask for their ESS."""
         if self.drawn_Ak is not None:
             scores_Ak = self._drawn_scores(inverse_temperature)
-            measure_ess = partial(dense_ess, scores_Ak, self.negatives)
-            return self.positive(inverse_temperature), scores_Ak.logsumexp(1), measure_ess
+            positive, logsumexp = self.positive(inverse_temperature), scores_Ak.logsumexp(1)
+            return positive, logsumexp, logsumexp - positive, partial(dense_ess, scores_Ak, self.negatives)
         scale = self._scale(inverse_temperature)
-        with no_autocast(self.stack):
+        with no_autocast(self.z_a):
             if self._fits_a_tile:
-                return logsumexp_kept(self.stack, scale, self.layout)
+                return logsumexp_kept(self.z_a, self.z_b, scale, self.layout)
             positive, logsumexp, ess = reduce_streamed(self.stack, self.queue, scale, self.layout, None)
-        return positive, logsumexp, partial(measured, ess)
+        return positive, logsumexp, logsumexp - positive, partial(measured, ess)
 
     def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """(positive score, mean of phi over the negatives) of every anchor."""
         if self.drawn_Ak is not None:
             return self.positive(inverse_temperature), phi.values(self._drawn_scores(inverse_temperature)).mean(1)
         scale = self._scale(inverse_temperature)
-        with no_autocast(self.stack):
+        with no_autocast(self.z_a):
             if self._fits_a_tile:
-                positive, mean = mean_phi_kept(self.stack, scale, self.layout, phi)
+                positive, mean = mean_phi_kept(self.z_a, self.z_b, scale, self.layout, phi)
             else:
                 positive, mean = reduce_streamed(self.stack, self.queue, scale, self.layout, phi)
         return positive, mean
@@ -169,7 +174,7 @@ class PairSet:
     def _scale(self, inverse_temperature: float | Tensor) -> float | Tensor:
         """A number, or a 0-dim tensor in the precision of the sums."""
         if isinstance(inverse_temperature, Tensor):
-            return inverse_temperature.to(self.stack).reshape(())
+            return inverse_temperature.to(self.z_a.device, accumulation_type(self.z_a)).reshape(())
         return inverse_temperature
 
     def positive(self, inverse_temperature: float | Tensor) -> Tensor:

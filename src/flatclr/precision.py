@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_NOTHING = nullcontext()
+
 
 def accumulation_type(z: Tensor) -> torch.dtype:
     """float64 stays, everything else accumulates in float32."""
@@ -18,4 +20,4 @@ def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
     # a cast to half precision inside would undo the float32 accumulation
     if torch.is_autocast_enabled(z.device.type):
         return torch.autocast(z.device.type, enabled=False)
-    return nullcontext()
+    return _NOTHING

@@ -90,10 +90,11 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, ContrastStats | None]:
         # every rank averages over the same global anchors, so the loss is shared and backward needs no collective
         pairs = PairSet.of(z_a, z_b, negatives=negatives, shared_loss=True, **self.options)
-        control = self.scale.control if isinstance(self.scale, ControlledScale) else None
+        scale = self.scale
+        control = scale.control if isinstance(scale, ControlledScale) else None
         if control is not None:
             control.require_reachable(pairs.negatives)
-        inverse_temperature = self.inverse_temperature
+        inverse_temperature = scale.forward()
         loss, stats = self.loss(pairs, inverse_temperature)
         if stats is None and (need_stats or (control is not None and self.training)):
             with torch.no_grad():

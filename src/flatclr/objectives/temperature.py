@@ -15,9 +15,10 @@ class FixedScale(nn.Module):
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
+        self.inverse_temperature = 1 / temperature
 
     def forward(self) -> float:
-        return 1 / self.temperature
+        return self.inverse_temperature
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature:g}"
