@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 
 def gradients(trainer: Trainer) -> dict[str, Tensor]:
     step, batch = next(trainer.loader.steps(0, 1))
-    trainer.train_step.backward(batch, step)
+    trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
     return {n: p.grad.clone() for n, p in trainer.train_step.network.named_parameters() if p.grad is not None}
 
 
@@ -145,7 +145,7 @@ def test_a_probed_gradient_is_the_one_training_would_use(tmp_path: Path) -> None
     trainer = Trainer(config(tmp_path, 2), None)
     step, batch = next(trainer.loader.steps(0, 1))
     probed = trainer.train_step.probe_gradient(batch, key=step)
-    trainer.train_step.backward(batch, step)
+    trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
     gradient = trainer.train_step.bare_network.probed.grad
     assert gradient is not None
     torch.testing.assert_close(probed, gradient.flatten())

@@ -41,6 +41,7 @@ def train_command(
     optimizer: Annotated[str | None, Option(help="sgd, adamw or lars.")] = None,
     learning_rate: Annotated[float | None, Option(help="Before scaling with the batch.")] = None,
     precision: Annotated[str | None, Option(help="fp32, bf16 or fp16.")] = None,
+    graph: Annotated[bool | None, Option(help="Capture the step in a CUDA graph; --no-graph for debugging.")] = None,
     seed: Annotated[int | None, Option(help="Of everything random.")] = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: cuda where there is one.")] = None,
     out: Annotated[str | None, Option(help="Run directory; default: runs/<data>-<objective>-<seed>.")] = None,

@@ -92,18 +92,18 @@ class Loader:
         """(step, batch) for first <= step < last."""
         if self.resident is not None:
             for step in range(first, last):
-                yield step, self.rows(self._own_indices(step))
+                yield step, self.rows(self.own_indices(step))
             return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flatclr-read-ahead") as pool:
             ahead: deque[tuple[int, Future[Batch]]] = deque()
             for step in range(first, last):
                 while len(ahead) < self.read_ahead and step + len(ahead) < last:
-                    index = self._own_indices(step + len(ahead))
+                    index = self.own_indices(step + len(ahead))
                     ahead.append((step + len(ahead), pool.submit(self._read, index)))
                 ready, future = ahead.popleft()
                 yield ready, tuple(part.to(self.device, non_blocking=True) for part in future.result())
 
-    def _own_indices(self, step: int) -> Tensor:
+    def own_indices(self, step: int) -> Tensor:
         return self.plan.indices(step)[self.own]
 
     def _read(self, index: Tensor) -> Batch:

@@ -52,6 +52,7 @@ class TrainConfig:
     clip_norm: float | None = None
     precision: str = "fp32"
     max_bad_steps: int = 20  # non-finite steps in a row before the run stops
+    graph: bool = True  # capture the step in a CUDA graph where that is possible
 
     seed: int = 0
     device: str = "auto"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from flatclr.data.loading import Batch, seeded_generator
-from flatclr.data.views import ViewConfig, apply_views, draw_views
+from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views
 from flatclr.distributed import Ranks
 
 Views = Callable[[slice], tuple[Tensor, Tensor]]
@@ -32,28 +33,31 @@ class ImageViews:
 
     def draw(self, batch: Batch, key: int | str) -> Views:
         (images,) = batch
+        return self.apply(images, [drawn.to(images.device) for drawn in self.parameters(images, key)])
+
+    def parameters(self, images: Tensor, key: int | str) -> list[ViewParameters]:
+        """What happens to each of this rank's images in view a and in view b, on the host."""
         height, width = images.shape[-2:]
         own = self.ranks.own_rows(len(images))
-        drawn = [
-            draw_views(
-                self.views,
-                self.batch_size,
-                height=height,
-                width=width,
-                generator=seeded_generator(self.seed, "view", name, key),
-                device=images.device,
-            ).rows(own)
-            for name in ("a", "b")
+        generators = (seeded_generator(self.seed, "view", name, key) for name in ("a", "b"))
+        return [
+            draw_views(self.views, self.batch_size, height=height, width=width, generator=generator).rows(own)
+            for generator in generators
         ]
 
+    def apply(self, images: Tensor, parameters: Sequence[ViewParameters]) -> Views:
         def of(rows: slice) -> tuple[Tensor, Tensor]:
             view_a, view_b = (
-                apply_views(images[rows], parameters.rows(rows), self.views, size=self.image_size)
-                for parameters in drawn
+                apply_views(images[rows], drawn.rows(rows), self.views, size=self.image_size) for drawn in parameters
             )
-            return view_a, view_b
+            return _fast_layout(view_a), _fast_layout(view_b)
 
         return of
+
+
+def _fast_layout(images: Tensor) -> Tensor:
+    # convolutions in bf16 read channels last; elsewhere it is a copy for nothing
+    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ def micro_batch_that_fits(train_step: TrainStep, batch: Batch, step: int) -> int
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         try:
-            replace(train_step, micro_batch=at_once).backward(batch, step)
+            smaller = replace(train_step, micro_batch=at_once)
+            smaller.backward(smaller.inputs.draw(batch, step), len(batch[0]))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

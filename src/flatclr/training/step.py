@@ -16,7 +16,7 @@ from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import unwrapped
 from flatclr.objectives import Objective
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
-from flatclr.training.inputs import Inputs
+from flatclr.training.inputs import Inputs, Views
 from flatclr.training.networks import Network, TwoTowers, frozen_running_statistics
 from flatclr.training.queue import EmbeddingQueue
 
@@ -26,7 +26,6 @@ class StepResult:
     loss: Tensor
     stats: ContrastStats
     gradient_norm: Tensor
-    finite: bool
     embeddings: tuple[Tensor, Tensor]
 
 
@@ -46,8 +45,16 @@ class TrainStep:
     micro_batch: int | None = None  # samples of this rank encoded at once; None: all
 
     def __post_init__(self) -> None:
-        device_type = next(self.network.parameters()).device.type
-        self.scaler = torch.amp.GradScaler(device_type, enabled=self.precision == "fp16")
+        device = next(self.network.parameters()).device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
+        self.bad_steps, self.bad_in_a_row = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        # the host need not know whether a step is finite where the optimizer skips it by itself
+        self.skips_on_device = (
+            bool(self.optimizer.defaults.get("fused"))
+            and not self.scaler.is_enabled()
+            and self.keys is None
+            and self.queue is None
+        )
         self.autocast_type = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
     def embed(self, network: nn.Module, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,25 +66,33 @@ class TrainStep:
         return z_a, z_b
 
     def __call__(self, batch: Batch, step: int) -> StepResult:
-        loss, stats, embeddings = self.backward(batch, step)
+        return self.take(self.inputs.draw(batch, step), len(batch[0]))
+
+    def take(self, views: Views, samples: int) -> StepResult:
+        """Backward and update. A step that is not finite changes nothing but the counts; on CUDA nothing waits."""
+        loss, stats, embeddings = self.backward(views, samples)
         self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.clip_norm or torch.inf)
-        finite = bool(torch.isfinite(loss) & torch.isfinite(norm))
-        if finite:
+        norm = nn.utils.clip_grad_norm_(parameters, self.clip_norm or torch.inf).detach()
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        self.bad_steps.add_(~finite)
+        self.bad_in_a_row.add_(1).mul_(~finite)
+        if self.skips_on_device:
+            self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif finite:
             self.scaler.step(self.optimizer)
             if self.keys is not None:
                 self.keys.update()
             if self.queue is not None:
                 self.queue.push(distributed.gather_views(embeddings[1].unsqueeze(0), self.ranks).squeeze(0))
         self.scaler.update()
-        return StepResult(loss, stats, norm.detach(), finite, embeddings)
+        return StepResult(loss, stats, norm, embeddings)
 
-    def backward(self, batch: Batch, step: int) -> tuple[Tensor, ContrastStats, tuple[Tensor, Tensor]]:
+    def backward(self, views: Views, samples: int) -> tuple[Tensor, ContrastStats, tuple[Tensor, Tensor]]:
         """Put the gradient of this batch into the parameters; nothing else changes but what forward passes count."""
-        views = self.inputs.draw(batch, step)
         self.optimizer.zero_grad(set_to_none=True)
-        parts = micro_batches(len(batch[0]), self.micro_batch)
+        parts = micro_batches(samples, self.micro_batch)
         if len(parts) == 1:
             z_a, z_b = self.embed(self.network, *views(parts[0]))
             loss, stats = self._loss(z_a, z_b)
@@ -123,8 +138,11 @@ class TrainStep:
         return parts | {n: p for n, p in (("keys", self.keys), ("queue", self.queue)) if p is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
+        counts = {"bad_steps": int(self.bad_steps), "bad_in_a_row": int(self.bad_in_a_row)}
+        return {**counts, **{name: part.state_dict() for name, part in self._parts().items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.bad_steps.fill_(state["bad_steps"])
+        self.bad_in_a_row.fill_(state["bad_in_a_row"])
         for name, part in self._parts().items():
             part.load_state_dict(state[name])

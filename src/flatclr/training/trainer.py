@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_ra
 from flatclr.runs import RunDirectory
 from flatclr.training.checkpoint import load_checkpoint, save_checkpoint
 from flatclr.training.config import TrainConfig
+from flatclr.training.graph import GraphedStep, why_not_graphed
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.instruments import gradient_snr, step_metrics
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog, require_wandb
@@ -45,6 +46,7 @@ from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.step import StepResult, TrainStep
 
 Event = Callable[["Trainer", dict[str, Any]], None]
+T = TypeVar("T")
 
 
 class TrainingStoppedError(RuntimeError):
@@ -93,7 +95,7 @@ class Trainer:
         inputs, self.quality = self._build_inputs()
         torch.manual_seed(config.seed)
         self.train_step = self._build_step(inputs, encoder)
-        self.step, self.bad_steps, self.bad_in_a_row = 0, 0, 0
+        self.step = 0
         self.last_evaluation: dict[str, Any] = {}
 
     @cached_property
@@ -118,6 +120,9 @@ class Trainer:
     def _build_step(self, inputs: Inputs, encoder: nn.Module | None) -> TrainStep:
         config = self.config
         network: nn.Module = build_network(config, self.source, encoder).to(self.device)
+        if self.device.type == "cuda":
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
         keys = None if config.momentum is None else MomentumEncoder(network, config.momentum)
         if self.ranks.size > 1:
             if self.device.type == "cuda":
@@ -125,7 +130,11 @@ class Trainer:
             network = nn.parallel.DistributedDataParallel(network)
         objective = build_objective(config, paired=isinstance(self.source, PairedArrays)).to(self.device)
         optimizer = build_optimizer(
-            config.optimizer, [network, objective], learning_rate=self.base_rate, weight_decay=config.weight_decay
+            config.optimizer,
+            [network, objective],
+            learning_rate=self.base_rate,
+            weight_decay=config.weight_decay,
+            capturable=self.device.type == "cuda",
         )
         queue = None
         if config.queue:
@@ -149,20 +158,23 @@ class Trainer:
         self._say_what_to_know()
         if self.step == 0 and self.config.eval_start:
             self._evaluate()
+        take_step = self._stepper()
         saved_at, since_log, last_log_step = time.monotonic(), time.monotonic(), self.step
-        for step, batch in self.loader.steps(self.step, self.total_steps):
+        for step in range(self.step, self.total_steps):
             rate = self._prepare(step)
-            result = self._take_step(batch, step)
+            result = take_step(step)
             self.step = step + 1
-            self._count_bad(result.finite, result.loss)
-            if self.step % self.config.log_every == 0 or self.step == self.total_steps:
+            logging = self.step % self.config.log_every == 0 or self.step == self.total_steps
+            if logging or self.device.type == "cpu":  # elsewhere a look waits for the device
+                self._stop_if_bad(result.loss)
+            if logging:
                 row = step_metrics(result, self.train_step.objective.inverse_temperature)
                 images = (self.step - last_log_step) * self.config.batch_size
                 row |= {
                     "learning_rate": self.base_rate * rate,
                     "images_per_second": images / (time.monotonic() - since_log),
                     "gradient_snr": gradient_snr(self.train_step, self.loader, self.step),
-                    "bad_steps": self.bad_steps,
+                    "bad_steps": int(self.train_step.bad_steps),
                     **self._alarms(),
                 }
                 self._record("log", row)
@@ -190,14 +202,29 @@ class Trainer:
             control.target = scheduled_target(self.config.ess_targets, step / self.steps_per_epoch)
         return rate
 
+    def _stepper(self) -> Callable[[int], StepResult]:
+        """The captured step where there can be one, else the eager one."""
+        batches = self.loader.steps(self.step, self.total_steps)
+        if self.device.type == "cuda" and self.config.graph:
+            reason = why_not_graphed(self.train_step, self.loader)
+            if reason is None:
+                return self._fitting(lambda: GraphedStep(self.train_step, self.loader), lambda: next(batches)[1])
+            self._emit("warning", {"step": self.step, "message": f"steps are not captured in a CUDA graph: {reason}."})
+        return lambda step: self._take_step(next(batches)[1], step)
+
     def _take_step(self, batch: Batch, step: int) -> StepResult:
+        return self._fitting(lambda: self.train_step(batch, step), lambda: batch)
+
+    def _fitting(self, work: Callable[[], T], a_batch: Callable[[], Batch]) -> T:
+        """Do it, or say which micro-batch would fit into memory."""
         try:
-            return self.train_step(batch, step)
+            return work()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         # outside the handler: a traceback keeps the tensors of the failed step alive
-        fits = micro_batch_that_fits(self.train_step, batch, step)
+        batch = a_batch()
+        fits = micro_batch_that_fits(self.train_step, batch, self.step)
         advice = f"--micro-batch {fits} fits" if fits else "not even a micro-batch of 1 fits; use a smaller encoder"
         raise TrainingStoppedError(
             f"a batch of {len(batch[0])} samples must fit into the memory of {self.device}, got too little; {advice}."
@@ -227,8 +254,6 @@ class Trainer:
         state = {
             "train_step": self.train_step.state_dict(),
             "step": self.step,
-            "bad_steps": self.bad_steps,
-            "bad_in_a_row": self.bad_in_a_row,
             "data": self.fingerprint,
             "cpu_random_state": torch.get_rng_state(),
         }
@@ -254,7 +279,7 @@ class Trainer:
                 "a new run."
             )
         self.train_step.load_state_dict(state["train_step"])
-        self.step, self.bad_steps, self.bad_in_a_row = state["step"], state["bad_steps"], state["bad_in_a_row"]
+        self.step = state["step"]
         torch.set_rng_state(state["cpu_random_state"].cpu())
         if "cuda_random_state" in state and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda_random_state"].cpu(), self.device)
@@ -266,12 +291,11 @@ class Trainer:
         control = getattr(self.train_step.objective.scale, "control", None)
         return {} if control is None else {"beta_clamped": control.clamped, "collapsed": control.collapsed}
 
-    def _count_bad(self, finite: bool, loss: Tensor) -> None:
-        self.bad_in_a_row = 0 if finite else self.bad_in_a_row + 1
-        self.bad_steps += not finite
-        if self.bad_in_a_row >= self.config.max_bad_steps:
+    def _stop_if_bad(self, loss: Tensor) -> None:
+        bad_in_a_row = int(self.train_step.bad_in_a_row)
+        if bad_in_a_row >= self.config.max_bad_steps:
             raise TrainingStoppedError(
-                f"losses and gradients must be finite, got {self.bad_in_a_row} bad steps in a row at step {self.step} "
+                f"losses and gradients must be finite, got {bad_in_a_row} bad steps in a row at step {self.step} "
                 f"(loss {loss.item():g}); lower the learning rate, set clip_norm, or use precision fp32 or bf16."
             )
 
