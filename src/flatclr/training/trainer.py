@@ -26,7 +26,7 @@ from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import save_encoder
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
 from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_rate, warmup_cosine
-from flatclr.runs import RunDirectory
+from flatclr.runs import RunDirectory, unused_path
 from flatclr.training.checkpoint import load_checkpoint, save_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.instruments import GradientSignal, encode, pool_mi_nats, quality, step_metrics
@@ -314,9 +314,7 @@ def process_group() -> Iterator[Ranks]:
 def _output(config: TrainConfig, data: Dataset) -> Path:
     if config.out is not None:
         return Path(config.out)
-    base = Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}"
-    numbered = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 10_000))
-    return next(path for path in numbered if not path.exists())
+    return unused_path(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")
 
 
 def _images(data: Dataset) -> ImageSource:
