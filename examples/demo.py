@@ -100,7 +100,10 @@ def known_mi_figure(rows: list[Reading], truth_nats: float) -> Figure:
 def measure_untrained(trainer: Trainer, row: dict[str, Any]) -> None:
     """Evaluate the encoder before its first step, by the code and on the images of every later evaluation."""
     if row["kind"] == "start" and trainer.run is not None:
-        trainer.run.append_metrics({"step": 0, "epoch": 0.0, "kind": "evaluation", **trainer.evaluate()})
+        untrained = {"step": 0, "epoch": 0.0, "kind": "evaluation", **trainer.evaluate()}
+        trainer.run.append_metrics(untrained)
+        for event in trainer.on_event:
+            event(trainer, untrained)
 
 
 def images_act(out: Path, *, steps: int, seed: int) -> None:

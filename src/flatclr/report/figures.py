@@ -76,7 +76,7 @@ def _bound(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
     axes.plot(*series(rows, "ceiling_nats"), color=ORANGE, linestyle="--", label="ceiling")
     _from_zero(axes)
     axes.set_ylabel("nats")
-    axes.legend(loc="lower right")
+    axes.legend()
 
 
 def _pool(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ def _accuracy(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
     if untrained is not None:
         axes.axhline(100 * untrained, color=MUTED, linestyle="--", label="untrained")
     axes.set_ylabel("% of the test images")
-    axes.legend(loc="lower right")
+    axes.legend()
 
 
 def _from_zero(axes: Axes) -> None:
