@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from known_mi import BATCH, OBJECTIVES, POOL_NEGATIVES, GaussianPairs, Reading, readings
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -42,7 +45,7 @@ def known_mi_act(out: Path, *, steps: int, seed: int) -> None:
     )
     rows: list[Reading] = []
     every = max(1, steps // 16)
-    with Progress(console=console) as progress:
+    with one_thread(), Progress(console=console) as progress:
         for name in OBJECTIVES:
             task = progress.add_task(f"{name:<18}", total=steps)
             for row in readings(name, steps=steps, every=every, seed=seed):
@@ -73,6 +76,17 @@ def known_mi_act(out: Path, *, steps: int, seed: int) -> None:
     console.print(f"picture: {out / 'known_mi.png'}", soft_wrap=True)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Batches this small only wait for each other's threads; and the numbers do not depend on how many there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def known_mi_figure(rows: list[Reading], truth_nats: float) -> Figure:
     figure = new_figure(9.6, 3.4)
     batch, pool = figure.subplots(1, 2)
@@ -91,7 +105,7 @@ def known_mi_figure(rows: list[Reading], truth_nats: float) -> Figure:
         axes.set_xlabel("step")
         axes.set_ylabel("nats")
     batch.set_title(f"What a batch of {BATCH} shows")
-    pool.set_title(f"What the encoders know (pool of {POOL_NEGATIVES:,})")
+    pool.set_title(f"The same encoders against {POOL_NEGATIVES:,} negatives")
     batch.legend(loc="center right", bbox_to_anchor=(1, 0.45))
     pool.legend(loc="lower right")
     return figure

@@ -148,7 +148,7 @@ def _table(items: Iterable[tuple[str, Any]]) -> str:
 
 def _text(value: Any) -> str:
     if value is None:
-        return "none"
+        return "not set"
     return (
         json.dumps(value) if isinstance(value, Mapping | Sequence | bool) and not isinstance(value, str) else str(value)
     )
@@ -156,5 +156,5 @@ def _text(value: Any) -> str:
 
 def _cell(value: Any, form: str) -> str:
     if value is None:
-        return "none"
+        return "not measured"
     return form.format(value) if isinstance(value, int | float) else html.escape(str(value))
