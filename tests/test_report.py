@@ -186,7 +186,9 @@ def test_what_is_not_finite_is_a_gap_in_the_line() -> None:
     steps, values = series(rows, "loss")
     assert steps == [1, 2, 3, 4]
     np.testing.assert_array_equal(np.isfinite(values), [True, False, False, True])
-    inline_svg(draw_panels(available(PANELS, rows), rows, {}, columns=3))
+    nothing = [dict.fromkeys(row, "nan") | only(row) for row in rows]
+    for shown in (rows, nothing):
+        inline_svg(draw_panels(available(PANELS, shown), shown, {}, columns=3))
 
 
 def lines_of(panel: Panel, rows: list[dict[str, Any]], **settings: Any) -> dict[str, list[float]]:

@@ -103,9 +103,7 @@ def _from_zero(axes: Axes) -> None:
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=1.08 * axes.get_ylim()[1])
 
 
-def _curve(
-    key: str, label: str, *, marker: str = "", log: bool = False
-) -> Callable[[Axes, Rows, Mapping[str, Any]], None]:
+def _curve(title: str, caption: str, key: str, label: str, *, marker: str = "", log: bool = False) -> Panel:
     def draw(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
         steps, values = series(rows, key)
         axes.plot(steps, values, color=BLUE, marker=marker)
@@ -113,7 +111,7 @@ def _curve(
             axes.set_yscale("log")
         axes.set_ylabel(label)
 
-    return draw
+    return Panel(title, caption, key, draw)
 
 
 ESS = Panel(
@@ -147,43 +145,34 @@ PANELS = (
         "pool_mi_best_nats",
         _pool,
     ),
-    Panel("Loss", "The objective's value.", "loss", _curve("loss", "loss")),
-    Panel("Inverse temperature", "What ESS control makes of beta, or the fixed one.", "beta", _curve("beta", "beta")),
-    Panel(
-        "Gradient norm",
-        "Of all parameters, before clipping.",
-        "gradient_norm",
-        _curve("gradient_norm", "norm", log=True),
-    ),
-    Panel(
+    _curve("Loss", "The objective's value.", "loss", "loss"),
+    _curve("Inverse temperature", "What ESS control makes of beta, or the fixed one.", "beta", "beta"),
+    _curve("Gradient norm", "Of all parameters, before clipping.", "gradient_norm", "norm", log=True),
+    _curve(
         "Gradient signal-to-noise",
-        "Norm of the mean gradient over the spread of single ones around it, on one layer of the head.",
+        "Norm of the mean gradient over the spread of single ones around it.",
         "gradient_snr",
-        _curve("gradient_snr", "ratio"),
+        "ratio",
     ),
-    Panel(
+    _curve(
         "Alignment",
         "Mean squared distance of the two views of an image; 0 when they coincide.",
         "alignment",
-        _curve("alignment", "alignment"),
+        "alignment",
     ),
-    Panel(
+    _curve(
         "Uniformity",
         "Log mean Gaussian potential of the embeddings; lower is more evenly spread.",
         "uniformity",
-        _curve("uniformity", "uniformity"),
+        "uniformity",
     ),
-    Panel(
-        "Effective rank",
-        "How many directions the features use.",
-        "effective_rank",
-        _curve("effective_rank", "directions", marker="o"),
-    ),
-    Panel(
+    _curve("Effective rank", "How many directions the features use.", "effective_rank", "directions", marker="o"),
+    _curve(
         "Collision rate",
         "Share of the negatives that are of the anchor's class.",
         "collision_rate",
-        _curve("collision_rate", "share", marker="o"),
+        "share",
+        marker="o",
     ),
 )
 OVERVIEW = (ESS, BOUND, ACCURACY)
