@@ -1,169 +1,171 @@
-"""Learn digits without labels at batch 16, with InfoNCE, FlatNCE and FlatNCE under ESS control, and read the gauges.
+"""Two acts: the log-K curse and its cure on pairs with known mutual information, then a real run on real images.
 
     make demo                          (or: python examples/demo.py --help)
 
-Two views of each 8 x 8 image are turned, scaled, shifted and noised copies; a small convolutional encoder is trained
-on pairs of them. A nearest-neighbour classifier then reads held-out digits, warped the same way, off frozen features.
+Everything printed is also in the files of the output folder.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 
-import numpy as np
 import torch
-import torch.nn.functional as F
+from known_mi import BATCH, OBJECTIVES, POOL_NEGATIVES, GaussianPairs, Reading, readings
+from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from sklearn.neighbors import KNeighborsClassifier
-from torch import Tensor, nn
 
 import flatclr
-from flatclr import ContrastStats, diagnostics
+from flatclr.cli.display import LiveDisplay
+from flatclr.files import replace_files
+from flatclr.plots import COLOURS, MUTED, figure_style, new_figure, save_figure
+from flatclr.report.figures import OVERVIEW, draw_panels
+from flatclr.report.page import write_report
+from flatclr.runs import RunDirectory, unused_path
+
+PAIR_STEPS, IMAGE_STEPS = 4000, 1248  # 1,248 steps of 32 images: four passes over the embedded images
+console = Console()
 
 
-@dataclass(frozen=True)
-class Digits:
-    train_images: Tensor
-    train_labels: np.ndarray
-    test_images: Tensor
-    test_labels: np.ndarray
-
-
-@dataclass(frozen=True)
-class Outcome:
-    loss_nats: float
-    bound_nats: float
-    ceiling_nats: float
-    saturation: float
-    ess: float
-    inverse_temperature: float
-    knn_percent: float
-
-
-def digits() -> Digits:
-    """The 1,797 handwritten digits that come with scikit-learn, a third of them held out and warped once."""
-    images, labels = load_digits(return_X_y=True)
-    train_x, test_x, train_y, test_y = train_test_split(
-        images / 16, labels, test_size=1 / 3, random_state=0, stratify=labels
+def known_mi_act(out: Path, *, steps: int, seed: int) -> None:
+    """InfoNCE and FlatNCE on the same pairs: the bound of a batch, and the MI behind it."""
+    truth = GaussianPairs()
+    console.rule("Act one: the log-K curse and its cure")
+    console.print(
+        f"Gaussian pairs in {truth.dimensions} dimensions that share {truth.mi_nats:g} nats; two MLPs, cosine scores, "
+        f"batches of K = {BATCH} pairs, {steps:,} steps, seed {seed}."
     )
-    train_images, test_images = (torch.tensor(x, dtype=torch.float32).view(-1, 1, 8, 8) for x in (train_x, test_x))
-    torch.manual_seed(0)
-    return Digits(train_images, train_y, view(test_images), test_y)
-
-
-def view(images: Tensor) -> Tensor:
-    """A random affine warp of each image, with noise."""
-    n = len(images)
-    angle, scale = 0.4 * torch.randn(n), 1 + 0.15 * torch.randn(n)
-    theta = torch.zeros(n, 2, 3)
-    theta[:, 0, 0] = theta[:, 1, 1] = scale * angle.cos()
-    theta[:, 0, 1], theta[:, 1, 0] = -scale * angle.sin(), scale * angle.sin()
-    theta[:, :, 2] = 0.25 * torch.randn(n, 2)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False) + 0.1 * torch.randn_like(images)
-
-
-def new_encoder() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(64 * 16, 128),
-    )  # fmt: skip
-
-
-def knn_percent(encoder: nn.Module, data: Digits) -> float:
-    with torch.no_grad():
-        train, test = (F.normalize(encoder(x)).numpy() for x in (data.train_images, data.test_images))
-    neighbours = KNeighborsClassifier(n_neighbors=20, metric="cosine", weights="distance")
-    return 100 * float(neighbours.fit(train, data.train_labels).score(test, data.test_labels))
-
-
-def train(name: str, objective: flatclr.Objective, data: Digits, *, steps: int, batch: int, seed: int) -> Outcome:
-    torch.manual_seed(seed)
-    encoder, head = new_encoder(), nn.Sequential(nn.ReLU(), nn.Linear(128, 64))
-    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
-    recent: list[tuple[float, ContrastStats]] = []
-    for _ in track(range(steps), description=f"{name:<18}"):
-        images = data.train_images[torch.randperm(len(data.train_images))[:batch]]  # no sample is its own negative
-        loss, stats = objective.with_stats(head(encoder(view(images))), head(encoder(view(images))))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        recent = [*recent[-99:], (loss.item(), stats)]
-
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
-
-    return Outcome(
-        loss_nats=mean([loss for loss, _ in recent]),
-        bound_nats=mean([stats.mi_nats.item() for _, stats in recent]),
-        ceiling_nats=recent[-1][1].ceiling_nats,
-        saturation=mean([diagnostics.saturation(stats).item() for _, stats in recent]),
-        ess=mean([stats.ess.mean().item() for _, stats in recent]),
-        inverse_temperature=float(objective.inverse_temperature),
-        knn_percent=knn_percent(encoder, data),
+    rows: list[Reading] = []
+    every = max(1, steps // 16)
+    with one_thread(), Progress(console=console) as progress:
+        for name in OBJECTIVES:
+            task = progress.add_task(f"{name:<18}", total=steps)
+            for row in readings(name, steps=steps, every=every, seed=seed):
+                rows.append(row)
+                progress.update(task, completed=row.step)
+    lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+    replace_files({out / "known_mi.jsonl": lines.encode()})
+    with figure_style():
+        save_figure(out / "known_mi.png", known_mi_figure(rows, truth.mi_nats))
+    last = [max((row for row in rows if row.objective == name), key=lambda row: row.step) for name in OBJECTIVES]
+    table = Table(title=f"After {steps:,} steps, in nats; the pairs share {truth.mi_nats:g}")
+    for heading in ("objective", "batch bound", "log K", "pool MI", "ceiling", "beta"):
+        table.add_column(heading, justify="left" if heading == "objective" else "right", no_wrap=True)
+    for row in last:
+        table.add_row(
+            row.objective,
+            f"{row.batch_mi_nats:.2f}",
+            f"{row.batch_ceiling_nats:.2f}",
+            f"{row.pool_mi_nats:.2f}",
+            f"{row.pool_ceiling_nats:.2f}",
+            f"{row.beta:.1f}",
+        )
+    console.print(table)
+    console.print(
+        f"Batch bound: mean over the last {every:,} steps. Pool MI: InfoNCE of fresh pairs against "
+        f"{POOL_NEGATIVES:,} negatives, at the best of a few betas, chosen on other pairs than those it is read on."
     )
+    console.print(f"picture: {out / 'known_mi.png'}", soft_wrap=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Batches this small only wait for each other's threads; and the numbers do not depend on how many there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def known_mi_figure(rows: list[Reading], truth_nats: float) -> Figure:
+    figure = new_figure(9.6, 3.4)
+    batch, pool = figure.subplots(1, 2)
+    for name, colour in zip(OBJECTIVES, COLOURS[1::-1] + COLOURS[2:3], strict=True):
+        own = [row for row in rows if row.objective == name]
+        steps = [row.step for row in own]
+        batch.plot(steps, [row.batch_mi_nats for row in own], color=colour, label=name)
+        pool.plot(steps, [row.pool_mi_nats for row in own], color=colour, label=name)
+    for axes, ceiling, label in (
+        (batch, rows[0].batch_ceiling_nats, f"ceiling, log {BATCH}"),
+        (pool, rows[0].pool_ceiling_nats, f"ceiling, log {POOL_NEGATIVES + 1:,}"),
+    ):
+        axes.axhline(ceiling, color=MUTED, linestyle="--", linewidth=1, label=label)
+        axes.axhline(truth_nats, color=MUTED, linestyle=":", linewidth=1.6, label=f"true MI, {truth_nats:g}")
+        axes.set_ylim(0, 1.08 * truth_nats)
+        axes.set_xlabel("step")
+        axes.set_ylabel("nats")
+    batch.set_title(f"What a batch of {BATCH} shows")
+    pool.set_title(f"The same encoders against {POOL_NEGATIVES:,} negatives")
+    batch.legend(loc="center right", bbox_to_anchor=(1, 0.45))
+    pool.legend(loc="lower right")
+    return figure
+
+
+def images_act(out: Path, *, steps: int, seed: int) -> None:
+    """The trainer of `flatclr train` on the embedded images."""
+    console.rule("Act two: an encoder from images, without labels")
+    config = flatclr.TrainConfig(
+        objective="flatnce",
+        ess_target=0.25,
+        batch_size=32,
+        steps=steps,
+        eval_every=max(1, -(-steps // 3)),
+        log_every=max(1, min(50, steps // 4)),
+        seed=seed,
+        out=str(out / "training"),
+    )
+    console.print(
+        f"FlatNCE on the embedded Fashion-MNIST images, ESS held at {config.ess_target:g}, batches of "
+        f"{config.batch_size} images, {steps:,} steps, seed {seed}; the untrained encoder is measured first."
+    )
+    with LiveDisplay() as display:
+        result = flatclr.train(config, on_event=[display])
+    run = RunDirectory.open(result.path)
+    rows = run.metrics()
+    save_figure(out / "training.png", draw_panels(OVERVIEW, rows, run.config(), columns=3))
+    report = write_report(run.path)
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    log = [row for row in rows if row["kind"] == "log"][-1]
+    console.print(
+        f"kNN accuracy on the test images: {100 * evaluations[-1]['knn']:.1f} %, untrained encoder "
+        f"{100 * evaluations[0]['knn']:.1f} %."
+    )
+    console.print(
+        f"Last batch: ESS {log['ess']:.2f} (target {config.ess_target:g}) at beta {log['beta']:.1f}; bound "
+        f"{log['mi_nats']:.2f} of at most {log['ceiling_nats']:.2f} nats."
+    )
+    for name, path in (
+        ("encoder", run.path / "encoder.safetensors"),
+        ("report", report),
+        ("picture", out / "training.png"),
+    ):
+        console.print(f"{name}: {path}", soft_wrap=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Learn digits without labels at a small batch and read the gauges.")
-    parser.add_argument("--steps", type=int, default=1500, help="training steps per objective (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=16, help="images per step (default: %(default)s)")
+    parser = argparse.ArgumentParser(description="The log-K curse and its cure, then a real run on real images.")
+    parser.add_argument(
+        "--steps", type=int, help=f"steps of each act (default: {PAIR_STEPS} on pairs, {IMAGE_STEPS} on images)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="folder to write to (default: runs/demo, numbered if taken)")
     args = parser.parse_args()
-    if args.steps < 1 or args.batch < 2:
-        parser.error(
-            f"expected --steps >= 1 and --batch >= 2, got {args.steps} and {args.batch}; a batch of 1 has no negative."
-        )
-
-    data = digits()
-    torch.manual_seed(args.seed)
-    untrained = knn_percent(new_encoder(), data)
-    objectives = {
-        "InfoNCE": flatclr.InfoNCE(temperature=0.1),
-        "FlatNCE": flatclr.FlatNCE(temperature=0.1),
-        "FlatNCE + ESS 0.25": flatclr.FlatNCE(temperature=flatclr.EssControl(target=0.25)),
-    }
-    table = Table(
-        title=f"{len(data.train_images)} unlabelled digits, batch {args.batch}, {args.steps} steps, seed {args.seed}"
-    )
-    for column in (
-        "objective",
-        "loss\nnats",
-        "MI bound\nnats",
-        "ceiling\nnats",
-        "satu-\nration",
-        "ESS",
-        "beta",
-        "kNN",
-    ):
-        table.add_column(column, justify="left" if column == "objective" else "right")
-    for name, objective in objectives.items():
-        end = train(name, objective, data, steps=args.steps, batch=args.batch, seed=args.seed)
-        table.add_row(
-            name,
-            f"{end.loss_nats:.3f}",
-            f"{end.bound_nats:.2f}",
-            f"{end.ceiling_nats:.2f}",
-            f"{end.saturation:.0%}",
-            f"{end.ess:.2f}",
-            f"{end.inverse_temperature:.1f}",
-            f"{end.knn_percent:.1f} %",
-        )
-    console = Console()
-    console.print(table)
-    console.print(
-        f"kNN accuracy on {len(data.test_labels)} held-out warped digits; the untrained encoder has {untrained:.1f} %."
-    )
-    console.print(
-        "The rest are means over the last 100 steps. A bound near its ceiling (saturation) cannot tell a good encoder "
-        "from a better one; ESS is the share of the negatives that carries the gradient; beta is 1 / temperature.",
-        style="dim",
-    )
+    if args.steps is not None and args.steps < 1:
+        parser.error(f"--steps must be a whole number >= 1, got {args.steps}; leave it out for the whole demo.")
+    out = args.out or unused_path(Path("runs/demo"))
+    if out.exists():
+        parser.error(f"--out must not exist yet, got {out}; choose another folder, so that nothing is lost.")
+    out.mkdir(parents=True)
+    known_mi_act(out, steps=args.steps or PAIR_STEPS, seed=args.seed)
+    images_act(out, steps=args.steps or IMAGE_STEPS, seed=args.seed)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,12 @@ class RunDirectory:
         replace_files({self.path / METRICS: "".join(kept).encode()})
 
 
+def unused_path(base: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that nothing is at."""
+    numbered = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 10_000))
+    return next(path for path in numbered if not path.exists())
+
+
 def environment() -> dict[str, Any]:
     """What a result depends on besides its config."""
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +25,9 @@ class JsonLines:
         if row["kind"] == "start":
             row = {**row, "run": str(trainer.run.path) if trainer.run else None}
         print(json.dumps(row), flush=True)
+
+    def report(self, path: Path) -> None:
+        print(json.dumps({"kind": "report", "path": str(path)}), flush=True)
 
 
 class LiveDisplay:
@@ -71,6 +75,9 @@ class LiveDisplay:
             case "end":
                 assert trainer.run is not None
                 self.console.print(f"encoder: {trainer.run.path / 'encoder.safetensors'}")
+
+    def report(self, path: Path) -> None:
+        self.console.print(f"report: {path}")
 
 
 def _gauges(row: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from flatclr.report.page import write_report
 from flatclr.training.config import RECIPES, TrainConfig
 from flatclr.training.trainer import process_group, train
 
@@ -72,7 +73,9 @@ def train_command(
     from flatclr.cli.display import JsonLines, LiveDisplay
 
     with process_group() as ranks, JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display:
-        train(config, resume=resume, on_event=[display])
+        result = train(config, resume=resume, on_event=[display])
+        if ranks.rank == 0:
+            display.report(write_report(result.path))
 
 
 def _recipe(name: str | None) -> TrainConfig:

@@ -16,6 +16,7 @@ from flatclr.data.views import ViewConfig, grayscale_views, simclr_cifar_views
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
+from flatclr.runs import unused_path
 from flatclr.training.config import TrainConfig
 from flatclr.training.networks import Network, TwoTowers, features_of
 
@@ -125,6 +126,4 @@ def find_device(name: str) -> torch.device:
 def output_path(config: TrainConfig, data: Dataset) -> Path:
     if config.out is not None:
         return Path(config.out)
-    base = Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}"
-    numbered = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 10_000))
-    return next(path for path in numbered if not path.exists())
+    return unused_path(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")
