@@ -256,8 +256,17 @@ def test_the_command_refuses_what_is_no_run_with_one_line(
 def test_training_ends_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flatclr.training.trainer.EVALUATION_IMAGES", 50)
-    settings = ("--batch-size", 8, "--set", "encoder_options={width: 8}", "--device", "cpu", "--json")
+    settings = (
+        "--batch-size",
+        8,
+        "--set",
+        "encoder_options={width: 8}",
+        "--set",
+        "eval_samples=50",
+        "--device",
+        "cpu",
+        "--json",
+    )
     assert call(monkeypatch, "train", "--steps", 2, "--out", tmp_path / "run", *settings) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last == {"kind": "report", "path": str(tmp_path / "run" / "report.html")}
