@@ -10,7 +10,7 @@ Shape suffixes: V views, n samples of this rank, d features. A stack holds view 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,22 @@ from flatclr.pairing import Layout, Views, same_sample_pairs, span
 from flatclr.precision import no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
 
-KERNELS = {"torch": tiled_torch}  # by the name of the backend
+BACKENDS = ("torch", "triton")
+
+
+def kernels_of(backend: str) -> Any:
+    """The backend's module; Triton, which is optional, is loaded when it is first asked for."""
+    if backend == "torch":
+        return tiled_torch
+    try:
+        from flatclr.kernels import fused_triton
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ValueError(
+            "backend='triton' must find the package triton, got none installed; install it, or use backend='torch'."
+        ) from None
+    return fused_triton
 
 
 def reduce_streamed(
@@ -40,9 +55,10 @@ def reduce_streamed(
 @torch.no_grad()
 def hardest_candidates(everyone: Tensor, queue: Tensor | None, layout: Layout, *, easiest: bool = False) -> Tensor:
     """Which row of (view a, view b, queue) is every anchor's hardest (or easiest) negative: [A]."""
+    layout = replace(layout, backend="torch")  # fused kernels do not remember where a score stood
     views = layout.pairing.anchor_views
     found = Hardest.start(views * layout.own_samples, everyone)
-    for part in _parts(layout, everyone, queue, -1.0 if easiest else 1.0):
+    for part in _parts(layout, _Operands.of(layout, everyone, queue), -1.0 if easiest else 1.0):
         part.reduce(found.counting_from(row=part.rows.start, column=part.columns.start))
     return distributed.gather_views(found.candidate.view(views, -1), layout.ranks).flatten()
 
@@ -64,14 +80,30 @@ class _Part:
     def reduce(self, sums: SumsT) -> None:
         if self.rows_are_anchors:
             both = self.mirrored and self.columns_are_anchors
-            reduce_block = KERNELS[self.backend].reduce_block
+            reduce_block = kernels_of(self.backend).reduce_block
             reduce_block(self.block, sums.part(self.rows), sums.part(self.columns) if both else None)
 
 
-def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float | Tensor) -> Iterator[_Part]:
+@dataclass(frozen=True)
+class _Operands:
+    """Embeddings as the backend multiplies them."""
+
+    stack: Tensor  # of this rank
+    everyone: Tensor
+    queue: Tensor | None
+
+    @classmethod
+    def of(cls, layout: Layout, everyone: Tensor, queue: Tensor | None) -> _Operands:
+        operand, dtype = kernels_of(layout.backend).operand, layout.embedding_type
+        all_rows = operand(everyone, dtype)
+        own_rows = all_rows if layout.ranks.size == 1 else operand(layout.own_stack(everyone), dtype)
+        return cls(own_rows, all_rows, None if queue is None else operand(queue, dtype))
+
+
+def _parts(layout: Layout, operands: _Operands, scale: float | Tensor) -> Iterator[_Part]:
     """The blocks that cover this rank's rows: alone, each pair of views once; among ranks, from both of its sides."""
     pairing, alone = layout.pairing, layout.ranks.size == 1
-    stack = layout.own_stack(everyone)
+    stack, everyone, queue = operands.stack, operands.everyone, operands.queue
     sides = list(pairing.blocks)
     if not alone:
         sides += [(columns, rows) for rows, columns in pairing.blocks if rows != columns]
@@ -84,6 +116,7 @@ def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float 
                 scale,
                 excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
                 symmetric=alone and row_views == column_views,
+                bounded=layout.normalize,
             ),
             rows=rows,
             columns=columns,
@@ -98,7 +131,7 @@ def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float 
         anchor_views = tuple(range(pairing.anchor_views))
         rows = span(anchor_views, layout.own_samples)
         yield _Part(
-            block=Block(stack[rows], queue, scale),
+            block=Block(stack[rows], queue, scale, bounded=layout.normalize),
             rows=rows,
             columns=slice(len(everyone), len(everyone) + len(queue)),
             row_views=anchor_views,
@@ -126,7 +159,7 @@ class _Streamed(torch.autograd.Function):
             sums = LogSumExpSums.start(views * own, stack, with_moment=learns_scale)
         else:
             sums = PhiSums.start(phi, views * own, stack, with_moment=learns_scale)
-        for part in _parts(layout, everyone, queue, scale):
+        for part in _parts(layout, _Operands.of(layout, everyone, queue), scale):
             part.reduce(sums)
         positive = ((stack[:own] * stack[own:]).sum(1) * scale).repeat(views)
         per_anchor = [positive, *sums.finish(layout.negatives)]
@@ -164,7 +197,7 @@ class _Streamed(torch.autograd.Function):
         d_stack, d_queue = torch.zeros_like(stack), None
         if g_value is not None:
             reduction = LogSumExp() if ctx.phi is None else MeanPhi(ctx.phi, layout.negatives)
-            parts = _parts(layout, everyone, queue, scale)
+            parts = _parts(layout, _Operands.of(layout, everyone, queue), scale)
             d_queue = _add_negatives_gradient(d_stack, parts, reduction, Side(value, g_value), layout, needs_queue)
         if g_positive is not None:
             d_stack_Vnd, stack_Vnd = (x.view(2, layout.own_samples, -1) for x in (d_stack, stack))
@@ -205,7 +238,7 @@ def _add_negatives_gradient(
         )
         if not (need_rows or need_columns):
             continue
-        d_rows, d_columns = KERNELS[layout.backend].block_gradients(
+        d_rows, d_columns = kernels_of(layout.backend).block_gradients(
             part.block,
             reduction,
             own_anchors.part(part.rows) if part.rows_are_anchors else None,

@@ -23,6 +23,7 @@ class Block:
     scale: float | Tensor  # inverse temperature
     excluded: tuple[Diagonal, ...] = ()
     symmetric: bool = False  # rows and columns are the same embeddings
+    bounded: bool = False  # on the unit sphere: no score exceeds the scale
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,405 @@
+"""The streamed reductions as fused kernels for CUDA devices; what runs there is in `fused_device`.
+
+Scores and pair weights live in registers only. Products are made in the type of the embeddings (bfloat16, float16, or
+float32 as three tf32 products), sums in float32. No two programs write to one place and partial sums are added in a
+fixed order, so results repeat bit by bit. Nothing waits for the device, so a CUDA graph can hold it.
+
+Shape suffixes: R rows, C columns, d features, Q quantities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.runtime import JITFunction
+
+from flatclr.kernels.block import Block, Diagonal, Side
+from flatclr.kernels.fused_device import (
+    LARGEST_FIXED_SCALE,
+    anchor_weights_kernel,
+    gradients_kernel,
+    merge_kernel,
+    sums_kernel,
+)
+from flatclr.kernels.phi import Phi
+from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums, MeanPhi, PhiSums
+
+FEATURES_AT_ONCE = 256  # more are multiplied chunk by chunk
+CHUNK = 128
+PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
+MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided block once
+FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor cores
+KNOWN_PHIS = {
+    "rpc",
+    *(f"{f}_{kernel}" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis") for kernel in ("gaussian", "cosine")),
+}
+NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How one program covers scores: tile height and width, and how it is run."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+# by the bytes of a feature and the padded number of features
+SUMS_TILING = {
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 128, 8, 3), 256: Tiling(128, 128, 8, 2)},
+    4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
+}
+GRADIENTS_TILING = {
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 64, 8, 2)},
+    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 16, 4, 2)},
+}
+
+
+def sums_tiling(padded_features: int, itemsize: int) -> Tiling:
+    return _nearest(SUMS_TILING[itemsize], padded_features)
+
+
+def gradients_tiling(padded_features: int, itemsize: int) -> Tiling:
+    return _nearest(GRADIENTS_TILING[itemsize], padded_features)
+
+
+def _nearest(table: dict[int, Tiling], features: int) -> Tiling:
+    return table[min((size for size in table if size >= features), default=max(table))]
+
+
+@cache
+def programs_at_once(device: torch.device) -> int:
+    """How many programs keep the device busy."""
+    if device.type != "cuda":
+        return 4
+    return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def padded_features(d: int) -> int:
+    """A power of two from 16 on, or a multiple of the chunk.
+
+    >>> padded_features(3), padded_features(128), padded_features(200), padded_features(320)
+    (16, 128, 256, 384)
+    """
+    if d > FEATURES_AT_ONCE:
+        return -(-d // CHUNK) * CHUNK
+    return max(16, 1 << (d - 1).bit_length())
+
+
+def require_usable(embeddings: Tensor) -> None:
+    """Refuse what the kernels cannot run on; Triton's interpreter, which the tests use, takes tensors of the CPU."""
+    if embeddings.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise TypeError(
+            f"backend='triton' must be given float32, bfloat16 or float16 embeddings, got {embeddings.dtype}; "
+            "use backend='torch'."
+        )
+    if embeddings.device.type != "cuda" and isinstance(sums_kernel, JITFunction):
+        raise ValueError(
+            f"backend='triton' must be given embeddings on a CUDA device, got {embeddings.device}; "
+            "move them there, or use backend='torch'."
+        )
+
+
+def require_known(phi: Phi) -> None:
+    """Refuse a function that no kernel computes."""
+    if phi.parameters is None or phi.name not in KNOWN_PHIS:
+        raise ValueError(
+            f"phi must be one of {', '.join(sorted(KNOWN_PHIS))} for backend='triton', got {phi.name!r}; "
+            "use backend='torch', which calls its functions."
+        )
+
+
+def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy [R, d] in the type of the products; zeros lie behind every row and behind the last row, to be read."""
+    rows, d = embeddings_Rd.shape
+    padded = embeddings_Rd.new_empty(rows + PADDING, padded_features(d), dtype=dtype)
+    padded[rows:].zero_()
+    padded[:rows, d:].zero_()
+    copy = padded[:rows, :d]
+    copy.copy_(embeddings_Rd)
+    return copy
+
+
+def reduce_block(block: Block, rows: LogSumExpSums | PhiSums, columns: LogSumExpSums | PhiSums | None = None) -> None:
+    """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
+    for way, choose in _ways(block, isinstance(rows, PhiSums)):
+        both = block.symmetric or columns is not None
+        if both and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
+            _reduce(block, rows, columns, way, choose, mirrored=True)
+        else:
+            _reduce(block, rows, None, way, choose, mirrored=False)
+            if columns is not None and not block.symmetric:
+                _reduce(_transposed(block), columns, None, way, choose, mirrored=False)
+
+
+def block_gradients(
+    block: Block,
+    reduction: LogSumExp | MeanPhi,
+    rows: Side | None,
+    columns: Side | None,
+    *,
+    need_rows: bool,
+    need_columns: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the block's rows and columns; a symmetric block puts both into the first.
+
+    With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
+    """
+    d_rows = d_columns = None
+    if need_rows:
+        d_rows = _row_gradients(block, reduction, rows, columns)
+    if need_columns and not block.symmetric:
+        d_columns = _row_gradients(_transposed(block), reduction, columns, rows)
+    return d_rows, d_columns
+
+
+def _ways(block: Block, phi: bool) -> list[tuple[str, bool]]:
+    """The launches a block needs, and whether the device chooses among them by the scale only it knows."""
+    if phi:
+        return [("phi", False)]
+    if not block.bounded:
+        return [("online", False)]
+    if isinstance(block.scale, Tensor):
+        return [("fixed", True), ("online", True)]
+    return [("fixed" if abs(block.scale) <= LARGEST_FIXED_SCALE.value else "online", False)]
+
+
+def _transposed(block: Block) -> Block:
+    """Rows for columns."""
+    excluded = tuple(Diagonal(e.row_start + e.offset, e.row_stop + e.offset, -e.offset) for e in block.excluded)
+    return replace(block, rows_Rd=block.columns_Cd, columns_Cd=block.rows_Rd, excluded=excluded)
+
+
+def _reduce(
+    block: Block,
+    rows: LogSumExpSums | PhiSums,
+    columns: LogSumExpSums | PhiSums | None,
+    way: str,
+    choose: bool,
+    *,
+    mirrored: bool,
+) -> None:
+    tiling = _sums_tiling_of(block)
+    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
+    triangle = block.symmetric and mirrored
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if triangle else 1)
+    quantities = _quantities(rows, way)
+    # a symmetric block's columns are its rows: their sums share one buffer, column slots behind row slots
+    row_slots = parts + (row_tiles if triangle else 0)
+    row_sums = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
+    column_sums, column_slots = row_sums, row_slots
+    if mirrored and not triangle:
+        column_slots = row_tiles
+        column_sums = row_sums.new_empty(quantities, column_slots, column_count)
+    phi = rows.phi if isinstance(rows, PhiSums) else None
+    with torch.cuda.device_of(block.rows_Rd):
+        sums_kernel[(row_tiles, parts)](
+            block.rows_Rd,
+            block.columns_Cd,
+            block.scale,
+            *_parameters(phi),
+            row_sums,
+            column_sums,
+            row_count,
+            column_count,
+            _offsets(block),
+            row_slots,
+            column_slots,
+            parts if triangle else 0,
+            tiles_per_program,
+            SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
+            **_parameter_flags(phi),
+            WAY=way,
+            CHOOSE=choose,
+            WITH_MOMENT=rows.moment is not None,
+            COLUMN_SUMS=mirrored,
+            SYMMETRIC=triangle,
+            BLOCK_M=tiling.rows,
+            BLOCK_N=tiling.columns,
+            num_warps=tiling.warps,
+            num_stages=tiling.stages,
+            **_feature_blocks(block),
+        )
+        _merge(rows, row_sums, parts, block.scale, way, choose, triangle=tiling.rows if triangle else 0)
+        if columns is not None and not triangle:
+            _merge(columns, column_sums, row_tiles, block.scale, way, choose, triangle=0)
+
+
+def _merge(
+    sums: LogSumExpSums | PhiSums,
+    partial_QSA: Tensor,
+    slots: int,
+    scale: float | Tensor,
+    way: str,
+    choose: bool,
+    *,
+    triangle: int,
+) -> None:
+    anchors = partial_QSA.shape[2]
+    at_once = min(32, triangle) if triangle else 32
+    total = sums.total
+    merge_kernel[(_tiles(anchors, at_once),)](
+        partial_QSA,
+        total,
+        sums.squares if isinstance(sums, LogSumExpSums) else total,
+        total if sums.moment is None else sums.moment,
+        sums.peak if isinstance(sums, LogSumExpSums) else total,
+        scale,
+        anchors,
+        slots,
+        partial_QSA.shape[1],
+        SCALE_IS_TENSOR=isinstance(scale, Tensor),
+        WAY=way,
+        CHOOSE=choose,
+        WITH_MOMENT=sums.moment is not None,
+        TRIANGLE=triangle,
+        SLOTS=32,
+        ANCHORS=at_once,
+        num_warps=4,
+    )
+
+
+def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | None, columns: Side | None) -> Tensor:
+    phi = reduction.phi if isinstance(reduction, MeanPhi) else None
+    dtype = block.rows_Rd.dtype
+    unit: float | Tensor = 1.0
+    if dtype == torch.float16:
+        unit = _unit([side.gradient for side in (rows, columns) if side is not None], bits=14 if phi is None else 4)
+        rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
+    ways = _ways(block, phi is not None)
+    tiling = gradients_tiling(padded_features(block.rows_Rd.shape[1]), dtype.itemsize)
+    (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
+    row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
+    out = block.rows_Rd.new_empty(parts, row_count, d, dtype=torch.float32)
+    blocks = _feature_blocks(block)
+    block_out = blocks["BLOCK_D"]
+    if blocks["CHUNKS"] > 1 and blocks["CHUNKS"] % 2 == 0:
+        block_out *= 2
+    with torch.cuda.device_of(block.rows_Rd):
+        for way, choose in ways:
+            sides = [_side_of(side, way, block.scale, out) for side in (rows, columns)]
+            gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
+                block.rows_Rd,
+                block.columns_Cd,
+                *sides[0],
+                *sides[1],
+                out,
+                block.scale,
+                *_parameters(phi),
+                unit,
+                1.0 if phi is None else 1 / reduction.negatives,  # type: ignore[union-attr]
+                row_count,
+                column_count,
+                d,
+                _offsets(block),
+                tiles_per_program,
+                SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
+                **_parameter_flags(phi),
+                UNIT_IS_TENSOR=isinstance(unit, Tensor),
+                WAY=way,
+                CHOOSE=choose,
+                ROW_ANCHORS=rows is not None,
+                COLUMN_ANCHORS=columns is not None,
+                BLOCK_M=tiling.rows,
+                BLOCK_N=tiling.columns,
+                BLOCK_OUT=block_out,
+                num_warps=tiling.warps,
+                num_stages=tiling.stages,
+                **blocks,
+            )
+    return out[0] if parts == 1 else out.sum(0)
+
+
+def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
+    """(value, weight) of a side's anchors as the kernel takes them that way."""
+    if side is None:
+        return unused, unused
+    gradient = side.gradient.contiguous()
+    if way != "fixed":
+        return side.value, gradient
+    weights = torch.empty_like(side.value)
+    anchor_weights_kernel[(_tiles(len(weights), 256),)](
+        side.value,
+        gradient,
+        weights,
+        scale,
+        len(weights),
+        SCALE_IS_TENSOR=isinstance(scale, Tensor),
+        ANCHORS=256,
+        num_warps=4,
+    )
+    return side.value, weights
+
+
+def _unit(gradients: list[Tensor], bits: int) -> Tensor:
+    """Upstream gradients count in this unit, so that float16 pair weights neither overflow nor vanish."""
+    largest = torch.stack([g.abs().amax() for g in gradients]).amax()
+    return (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def _sums_tiling_of(block: Block) -> Tiling:
+    return sums_tiling(padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype.itemsize)
+
+
+def _mirrored_bytes(block: Block, sums: LogSumExpSums | PhiSums) -> int:
+    tiles = _tiles(len(block.rows_Rd), _sums_tiling_of(block).rows)
+    return 4 * _quantities(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
+
+
+def _quantities(sums: LogSumExpSums | PhiSums, way: str) -> int:
+    if way == "online":
+        return 4
+    return (1 if way == "phi" else 2) + (sums.moment is not None)
+
+
+def _parts(block: Block, row_tiles: int, column_tiles: int, *, busy: int) -> tuple[int, int]:
+    """Into how many strips the columns are cut so that the device is busy, and the tiles in each."""
+    wanted = -(-busy * programs_at_once(block.rows_Rd.device) // row_tiles)
+    per_program = -(-column_tiles // min(wanted, column_tiles))
+    return -(-column_tiles // per_program), per_program
+
+
+def _offsets(block: Block) -> tuple[int, int, int, int, int]:
+    """(s, a, b, c, d): row i < s meets its own sample in columns i + a and i + b, the others in i + c and i + d."""
+    row_count = len(block.rows_Rd)
+    starts = sorted({e.row_start for e in block.excluded})
+    by_start = [[e.offset for e in block.excluded if e.row_start == start] for start in starts]
+    assert len(starts) <= 2, "rows come from one view or two"
+    assert all(len(found) <= 2 for found in by_start), "columns come from one view or two"
+    early, late = ([*found, NO_DIAGONAL, NO_DIAGONAL][:2] for found in [*by_start, [], []][:2])
+    split = starts[1] if len(starts) == 2 else row_count
+    return split, early[0], early[1], late[0], late[1]
+
+
+def _feature_blocks(block: Block) -> dict[str, Any]:
+    padded, dtype = padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
+    assert block.rows_Rd.stride() == block.columns_Cd.stride() == (padded, 1), "embeddings come from `operand`"
+    chunks = 1 if padded <= FEATURES_AT_ONCE else padded // CHUNK
+    precision = FLOAT32_PRODUCTS if dtype == torch.float32 else None
+    return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
+
+
+def _parameters(phi: Phi | None) -> tuple[float | Tensor, float | Tensor]:
+    first, second, *_ = (*((phi.parameters if phi is not None else None) or ()), 0.0, 0.0)
+    return first, second
+
+
+def _parameter_flags(phi: Phi | None) -> dict[str, Any]:
+    first, second = _parameters(phi)
+    return {
+        "FIRST_IS_TENSOR": isinstance(first, Tensor),
+        "SECOND_IS_TENSOR": isinstance(second, Tensor),
+        "PHI": "" if phi is None else phi.name,
+    }
+
+
+def _tiles(count: int, edge: int) -> int:
+    return -(-count // edge)
