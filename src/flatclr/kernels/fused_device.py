@@ -24,20 +24,14 @@ LARGEST_FIXED_SCALE = tl.constexpr(32.0)
 
 @triton.jit
 def _scalar(x, IS_TENSOR: tl.constexpr):
-    if IS_TENSOR:
-        return tl.load(x).to(tl.float32)
-    else:
-        return tl.full((), x, tl.float32)
+    return tl.load(x).to(tl.float32) if IS_TENSOR else tl.full((), x, tl.float32)
 
 
 @triton.jit
-def _other_way(scale, WAY: tl.constexpr):
+def _other_way(scale, WAY: tl.constexpr, CHOOSE: tl.constexpr):
     """Whether the scale asks for the other way of LogSumExp; a NaN goes online."""
-    bounded = tl.abs(scale) <= LARGEST_FIXED_SCALE
-    if WAY == "fixed":
-        return bounded == 0
-    else:
-        return bounded
+    fixed = tl.abs(scale) <= LARGEST_FIXED_SCALE
+    return CHOOSE & (fixed != (WAY == "fixed"))
 
 
 @triton.jit
@@ -54,25 +48,25 @@ def _load_tile(base, first_row, first_feature, STRIDE: tl.constexpr, ROWS: tl.co
 
 @triton.jit
 def _dot_products(
-    row_tile,
-    column_tile,
-    rows_ptr,
-    columns_ptr,
-    row0,
-    column0,
+    tall,
+    wide_transposed,
+    tall_ptr,
+    wide_ptr,
+    tall0,
+    wide0,
     CHUNKS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """[BLOCK_M, BLOCK_N] in float32; the tiles given hold the first BLOCK_D features, the other chunks are read here."""
-    products = tl.dot(row_tile, tl.trans(column_tile), input_precision=PRECISION)
+    """[TALL, WIDE] in float32; the tiles given hold the first BLOCK_D features, the other chunks are read here."""
+    products = tl.dot(tall, wide_transposed, input_precision=PRECISION)
     if CHUNKS > 1:
         for chunk in range(1, CHUNKS):
-            more_rows = _load_tile(rows_ptr, row0, chunk * BLOCK_D, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D)
-            more_columns = _load_tile(columns_ptr, column0, chunk * BLOCK_D, CHUNKS * BLOCK_D, BLOCK_N, BLOCK_D)
-            products = tl.dot(more_rows, tl.trans(more_columns), products, input_precision=PRECISION)
+            more_tall = _load_tile(tall_ptr, tall0, chunk * BLOCK_D, CHUNKS * BLOCK_D, TALL, BLOCK_D)
+            more_wide = _load_tile(wide_ptr, wide0, chunk * BLOCK_D, CHUNKS * BLOCK_D, WIDE, BLOCK_D)
+            products = tl.dot(more_tall, tl.trans(more_wide), products, input_precision=PRECISION)
     return products
 
 
@@ -82,11 +76,13 @@ def _crosses(distance, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _has_excluded(row0, column0, offsets, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Whether an excluded diagonal may cross the tile."""
+def _partly(row0, column0, row_count, column_count, offsets, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Whether some entries of a tile may not count: it leaves the block, or an excluded diagonal crosses it."""
     distance = row0 - column0
     return (
-        _crosses(distance + offsets[1], BLOCK_M, BLOCK_N)
+        (row0 + BLOCK_M > row_count)
+        | (column0 + BLOCK_N > column_count)
+        | _crosses(distance + offsets[1], BLOCK_M, BLOCK_N)
         | _crosses(distance + offsets[2], BLOCK_M, BLOCK_N)
         | _crosses(distance + offsets[3], BLOCK_M, BLOCK_N)
         | _crosses(distance + offsets[4], BLOCK_M, BLOCK_N)
@@ -94,15 +90,25 @@ def _has_excluded(row0, column0, offsets, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
 
 
 @triton.jit
-def _negatives(row0, column0, row_count, column_count, offsets, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Which entries of a tile are inside the block and pair different samples."""
-    rows = row0 + tl.arange(0, BLOCK_M)
-    columns = column0 + tl.arange(0, BLOCK_N)
+def _count(
+    row0,
+    column0,
+    row_count,
+    column_count,
+    offsets,
+    ROW_AXIS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Which pairs of a tile are inside the block and of different samples."""
+    # always row0, but a compiler that knew it would keep indices of the rows in registers over the whole strip of tiles
+    row0 = tl.where(column0 >= 0, row0, -1)
+    rows = tl.expand_dims(row0 + tl.arange(0, BLOCK_M), 1 - ROW_AXIS)
+    columns = tl.expand_dims(column0 + tl.arange(0, BLOCK_N), ROW_AXIS)
     early = rows < offsets[0]
     one = rows + tl.where(early, offsets[1], offsets[3])
     two = rows + tl.where(early, offsets[2], offsets[4])
-    excluded = (columns[None, :] == one[:, None]) | (columns[None, :] == two[:, None])
-    return (rows < row_count)[:, None] & (columns < column_count)[None, :] & (excluded == 0)
+    return (rows < row_count) & (columns < column_count) & (columns != one) & (columns != two)
 
 
 @triton.jit
@@ -168,8 +174,153 @@ def _phi(s, first, second, PHI: tl.constexpr):
     return value, slope
 
 
-@triton.jit(do_not_specialize=["row_slots", "column_slots", "first_column_slot", "tiles_per_program"])
+@triton.jit
+def _terms(
+    products,
+    row0,
+    column0,
+    row_count,
+    column_count,
+    offsets,
+    scale,
+    first,
+    second,
+    WAY: tl.constexpr,
+    PHI: tl.constexpr,
+    ROW_AXIS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """What every pair adds to the total and to the moment; 0 for the pairs that do not count."""
+    if WAY == "phi":
+        scores = products * scale
+        terms, slopes = _phi(scores, first, second, PHI)
+        moments = slopes * scores
+    else:
+        terms = tl.exp2(products * (scale * LOG2E) - _fixed_shift(scale))
+        moments = terms * products * scale
+    if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
+        counts = _count(row0, column0, row_count, column_count, offsets, ROW_AXIS, BLOCK_M, BLOCK_N)
+        terms = tl.where(counts, terms, 0.0)
+        moments = tl.where(counts, moments, 0.0)
+    return terms, moments
+
+
+@triton.jit
+def _store_sums(at, quantity, inside, total, squares, moment, peak, WAY: tl.constexpr, WITH_MOMENT: tl.constexpr):
+    """One slot of every quantity: total, squares (not of a phi), moment and, online, the peak."""
+    tl.store(at, total, mask=inside)
+    if WAY == "phi":
+        if WITH_MOMENT:
+            tl.store(at + quantity, moment, mask=inside)
+    else:
+        tl.store(at + quantity, squares, mask=inside)
+        if WITH_MOMENT:
+            tl.store(at + 2 * quantity, moment, mask=inside)
+        if WAY == "online":
+            tl.store(at + 3 * quantity, peak, mask=inside)
+
+
+@triton.jit(do_not_specialize=["slots", "tiles_per_program"])
 def sums_kernel(
+    rows_ptr,
+    columns_ptr,
+    scale,
+    first,
+    second,
+    sums_ptr,
+    row_count,
+    column_count,
+    offsets,
+    slots,
+    tiles_per_program,
+    SCALE_IS_TENSOR: tl.constexpr,
+    FIRST_IS_TENSOR: tl.constexpr,
+    SECOND_IS_TENSOR: tl.constexpr,
+    WAY: tl.constexpr,
+    CHOOSE: tl.constexpr,
+    PHI: tl.constexpr,
+    WITH_MOMENT: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Sums of a row tile over a strip of columns: [quantity, slot, row], a slot per strip."""
+    scale = _scalar(scale, SCALE_IS_TENSOR)
+    first = _scalar(first, FIRST_IS_TENSOR)
+    second = _scalar(second, SECOND_IS_TENSOR)
+    if _other_way(scale, WAY, CHOOSE):
+        return
+    part = tl.program_id(1)
+    row0 = tl.program_id(0) * BLOCK_M
+    rows = row0 + tl.arange(0, BLOCK_M)
+    row_tile = _load_tile(rows_ptr, row0, 0, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    squares = tl.zeros([BLOCK_M], tl.float32)
+    moment = tl.zeros([BLOCK_M], tl.float32)
+    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
+    start = part * tiles_per_program
+    stop = tl.minimum(start + tiles_per_program, tl.cdiv(column_count, BLOCK_N))
+    for c in range(start, stop):
+        column0 = c * BLOCK_N
+        column_tile = _load_tile(columns_ptr, column0, 0, CHUNKS * BLOCK_D, BLOCK_N, BLOCK_D)
+        products = _dot_products(
+            row_tile,
+            tl.trans(column_tile),
+            rows_ptr,
+            columns_ptr,
+            row0,
+            column0,
+            CHUNKS,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_D,
+            PRECISION,
+        )
+        if WAY == "online":
+            exponents = products * (scale * LOG2E)
+            if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
+                counts = _count(row0, column0, row_count, column_count, offsets, 0, BLOCK_M, BLOCK_N)
+                exponents = tl.where(counts, exponents, float("-inf"))
+            higher = tl.maximum(peak, tl.max(exponents, 1))
+            decay = tl.exp2(peak - higher)
+            peak = higher
+            terms = tl.exp2(exponents - peak[:, None])
+            moments = terms * products * scale
+            total *= decay
+            squares *= decay * decay
+            moment *= decay
+        else:
+            terms, moments = _terms(
+                products,
+                row0,
+                column0,
+                row_count,
+                column_count,
+                offsets,
+                scale,
+                first,
+                second,
+                WAY,
+                PHI,
+                0,
+                BLOCK_M,
+                BLOCK_N,
+            )
+        total += tl.sum(terms, 1)
+        if WAY != "phi":
+            squares += tl.sum(terms * terms, 1)
+        if WITH_MOMENT:
+            moment += tl.sum(moments, 1)
+    at = sums_ptr + tl.cast(part, tl.int64) * row_count + rows
+    quantity = tl.cast(slots, tl.int64) * row_count
+    _store_sums(at, quantity, rows < row_count, total, squares, moment, peak, WAY, WITH_MOMENT)
+
+
+@triton.jit(do_not_specialize=["row_slots", "column_slots", "first_column_slot", "tiles_per_program"])
+def mirrored_sums_kernel(
     rows_ptr,
     columns_ptr,
     scale,
@@ -191,7 +342,6 @@ def sums_kernel(
     CHOOSE: tl.constexpr,
     PHI: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
-    COLUMN_SUMS: tl.constexpr,
     SYMMETRIC: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -199,27 +349,27 @@ def sums_kernel(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Partial sums over a strip of tiles: [quantity, slot, anchor], each slot written by one program only.
+    """Sums of both sides from one visit: a tile's columns get the slot `first_column_slot` + that row tile.
 
-    Quantities: total, squares (not of a phi), moment, and online the peak. The sums of a row tile's columns go to the
-    slot `first_column_slot` + that tile; a symmetric block visits the tiles from its axis on.
+    Tiles are [columns, rows]: the sums of the rows stay spread over the tile until the strip ends, because to add up
+    along the first axis takes many exchanges between threads, along the second few. A symmetric block visits the
+    tiles from its axis on.
     """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
-    if CHOOSE:
-        if _other_way(scale, WAY):
-            return
-    scale_log2 = scale * LOG2E
-    shift = _fixed_shift(scale)
+    if _other_way(scale, WAY, CHOOSE):
+        return
     tile = tl.program_id(0)
     part = tl.program_id(1)
     row0 = tile * BLOCK_M
-    row_tile = _load_tile(rows_ptr, row0, 0, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    squares = tl.zeros([BLOCK_M], tl.float32)
-    moment = tl.zeros([BLOCK_M], tl.float32)
-    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
+    rows = row0 + tl.arange(0, BLOCK_M)
+    row_tile = tl.trans(_load_tile(rows_ptr, row0, 0, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D))
+    total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    squares = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    moment = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    column_at = column_sums_ptr + tl.cast(first_column_slot + tile, tl.int64) * column_count
+    column_quantity = tl.cast(column_slots, tl.int64) * column_count
     start = part * tiles_per_program
     stop = tl.minimum(start + tiles_per_program, tl.cdiv(column_count, BLOCK_N))
     first_mirrored = 0
@@ -229,85 +379,59 @@ def sums_kernel(
         first_mirrored = row0 + BLOCK_M
     for c in range(start, stop):
         column0 = c * BLOCK_N
+        columns = column0 + tl.arange(0, BLOCK_N)
         column_tile = _load_tile(columns_ptr, column0, 0, CHUNKS * BLOCK_D, BLOCK_N, BLOCK_D)
         products = _dot_products(
-            row_tile,
-            column_tile,
-            rows_ptr,
-            columns_ptr,
+            column_tile, row_tile, columns_ptr, rows_ptr, column0, row0, CHUNKS, BLOCK_N, BLOCK_M, BLOCK_D, PRECISION
+        )
+        terms, moments = _terms(
+            products,
             row0,
             column0,
-            CHUNKS,
+            row_count,
+            column_count,
+            offsets,
+            scale,
+            first,
+            second,
+            WAY,
+            PHI,
+            1,
             BLOCK_M,
             BLOCK_N,
-            BLOCK_D,
-            PRECISION,
         )
-        partly = (
-            (row0 + BLOCK_M > row_count)
-            | (column0 + BLOCK_N > column_count)
-            | _has_excluded(row0, column0, offsets, BLOCK_M, BLOCK_N)
-        )
-        if WAY == "phi":
-            scores = products * scale
-            terms, slopes = _phi(scores, first, second, PHI)
-            slopes = slopes * scores
-            if partly:
-                counts = _negatives(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N)
-                terms = tl.where(counts, terms, 0.0)
-                slopes = tl.where(counts, slopes, 0.0)
-        elif WAY == "fixed":
-            terms = tl.exp2(products * scale_log2 - shift)
-            if partly:
-                counts = _negatives(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N)
-                terms = tl.where(counts, terms, 0.0)
-            slopes = products * scale * terms
-        else:
-            exponents = products * scale_log2
-            if partly:
-                counts = _negatives(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N)
-                exponents = tl.where(counts, exponents, float("-inf"))
-            higher = tl.maximum(peak, tl.max(exponents, 1))
-            decay = tl.exp2(peak - higher)
-            peak = higher
-            terms = tl.exp2(exponents - peak[:, None])
-            slopes = products * scale * terms
-            total *= decay
-            squares *= decay * decay
-            moment *= decay
-        total += tl.sum(terms, 1)
+        column_total = tl.sum(terms, 1)
+        column_squares = column_total
+        column_moment = column_total
+        total += terms
         if WAY != "phi":
-            squares += tl.sum(terms * terms, 1)
+            column_squares = tl.sum(terms * terms, 1)
+            squares += terms * terms
         if WITH_MOMENT:
-            moment += tl.sum(slopes, 1)
-        if COLUMN_SUMS:
-            if column0 >= first_mirrored:
-                columns = column0 + tl.arange(0, BLOCK_N)
-                inside = columns < column_count
-                slot = tl.cast(first_column_slot + tile, tl.int64)
-                quantity = tl.cast(column_slots, tl.int64) * column_count
-                at = column_sums_ptr + slot * column_count + columns
-                tl.store(at, tl.sum(terms, 0), mask=inside)
-                if WAY != "phi":
-                    tl.store(at + quantity, tl.sum(terms * terms, 0), mask=inside)
-                    if WITH_MOMENT:
-                        tl.store(at + 2 * quantity, tl.sum(slopes, 0), mask=inside)
-                elif WITH_MOMENT:
-                    tl.store(at + quantity, tl.sum(slopes, 0), mask=inside)
-    rows = row0 + tl.arange(0, BLOCK_M)
-    inside = rows < row_count
-    quantity = tl.cast(row_slots, tl.int64) * row_count
-    at = row_sums_ptr + tl.cast(part, tl.int64) * row_count + rows
-    tl.store(at, total, mask=inside)
-    if WAY == "phi":
-        if WITH_MOMENT:
-            tl.store(at + quantity, moment, mask=inside)
-    else:
-        tl.store(at + quantity, squares, mask=inside)
-        if WITH_MOMENT:
-            tl.store(at + 2 * quantity, moment, mask=inside)
-        if WAY == "online":
-            tl.store(at + 3 * quantity, peak, mask=inside)
+            column_moment = tl.sum(moments, 1)
+            moment += moments
+        inside = (columns < column_count) & (columns >= first_mirrored)
+        _store_sums(
+            column_at + columns,
+            column_quantity,
+            inside,
+            column_total,
+            column_squares,
+            column_moment,
+            column_total,
+            WAY,
+            WITH_MOMENT,
+        )
+    row_at = row_sums_ptr + tl.cast(part, tl.int64) * row_count + rows
+    row_quantity = tl.cast(row_slots, tl.int64) * row_count
+    row_total = tl.sum(total, 0)
+    row_squares = row_total
+    row_moment = row_total
+    if WAY != "phi":
+        row_squares = tl.sum(squares, 0)
+    if WITH_MOMENT:
+        row_moment = tl.sum(moment, 0)
+    _store_sums(row_at, row_quantity, rows < row_count, row_total, row_squares, row_moment, row_total, WAY, WITH_MOMENT)
 
 
 @triton.jit
@@ -347,9 +471,8 @@ def merge_kernel(
     With TRIANGLE = BLOCK_M of a symmetric block, an anchor also has the column slots of the tiles above its own.
     """
     scale = _scalar(scale, SCALE_IS_TENSOR)
-    if CHOOSE:
-        if _other_way(scale, WAY):
-            return
+    if _other_way(scale, WAY, CHOOSE):
+        return
     anchor0 = tl.program_id(0) * ANCHORS
     columns = anchor0 + tl.arange(0, ANCHORS)
     inside = columns < anchors
@@ -456,9 +579,8 @@ def gradients_kernel(
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
-    if CHOOSE:
-        if _other_way(scale, WAY):
-            return
+    if _other_way(scale, WAY, CHOOSE):
+        return
     scale_log2 = scale * LOG2E
     shift = _fixed_shift(scale)
     part = tl.program_id(1)
@@ -481,7 +603,7 @@ def gradients_kernel(
         column_tile = _load_tile(columns_ptr, column0, 0, CHUNKS * BLOCK_D, BLOCK_N, BLOCK_D)
         products = _dot_products(
             row_tile,
-            column_tile,
+            tl.trans(column_tile),
             rows_ptr,
             columns_ptr,
             row0,
@@ -514,8 +636,8 @@ def gradients_kernel(
                 weights = slopes * row_weight[:, None]
             else:
                 weights = slopes * column_weight[None, :]
-        if (column0 + BLOCK_N > column_count) | _has_excluded(row0, column0, offsets, BLOCK_M, BLOCK_N):
-            counts = _negatives(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N)
+        if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
+            counts = _count(row0, column0, row_count, column_count, offsets, 0, BLOCK_M, BLOCK_N)
             weights = tl.where(counts, weights, 0.0)
         if CHUNKS == 1:
             out_tile = column_tile

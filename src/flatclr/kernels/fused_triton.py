@@ -23,11 +23,13 @@ from flatclr.kernels.fused_device import (
     anchor_weights_kernel,
     gradients_kernel,
     merge_kernel,
+    mirrored_sums_kernel,
     sums_kernel,
 )
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums, MeanPhi, PhiSums
 
+AnySums = LogSumExpSums | PhiSums
 FEATURES_AT_ONCE = 256  # more are multiplied chunk by chunk
 CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
@@ -35,7 +37,8 @@ MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided blo
 FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor cores
 KNOWN_PHIS = {
     "rpc",
-    *(f"{f}_{kernel}" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis") for kernel in ("gaussian", "cosine")),
+    *(f"{f}_gaussian" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
+    *(f"{f}_cosine" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
 }
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
@@ -55,6 +58,10 @@ SUMS_TILING = {
     2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 128, 8, 3), 256: Tiling(128, 128, 8, 2)},
     4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
 }
+MIRRORED_TILING = {
+    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
+    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
+}
 GRADIENTS_TILING = {
     2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 64, 8, 2)},
     4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 16, 4, 2)},
@@ -63,6 +70,10 @@ GRADIENTS_TILING = {
 
 def sums_tiling(padded_features: int, itemsize: int) -> Tiling:
     return _nearest(SUMS_TILING[itemsize], padded_features)
+
+
+def mirrored_tiling(padded_features: int, itemsize: int) -> Tiling:
+    return _nearest(MIRRORED_TILING[itemsize], padded_features)
 
 
 def gradients_tiling(padded_features: int, itemsize: int) -> Tiling:
@@ -126,16 +137,17 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     return copy
 
 
-def reduce_block(block: Block, rows: LogSumExpSums | PhiSums, columns: LogSumExpSums | PhiSums | None = None) -> None:
+def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
-    for way, choose in _ways(block, isinstance(rows, PhiSums)):
-        both = block.symmetric or columns is not None
-        if both and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
-            _reduce(block, rows, columns, way, choose, mirrored=True)
-        else:
-            _reduce(block, rows, None, way, choose, mirrored=False)
+    two_sided = block.symmetric or columns is not None
+    with torch.cuda.device_of(block.rows_Rd):
+        for way, choose in _ways(block, isinstance(rows, PhiSums)):
+            if two_sided and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
+                _reduce_mirrored(block, rows, columns, way, choose)
+                continue
+            _reduce(block, rows, way, choose)
             if columns is not None and not block.symmetric:
-                _reduce(_transposed(block), columns, None, way, choose, mirrored=False)
+                _reduce(_transposed(block), columns, way, choose)
 
 
 def block_gradients(
@@ -176,71 +188,91 @@ def _transposed(block: Block) -> Block:
     return replace(block, rows_Rd=block.columns_Cd, columns_Cd=block.rows_Rd, excluded=excluded)
 
 
-def _reduce(
-    block: Block,
-    rows: LogSumExpSums | PhiSums,
-    columns: LogSumExpSums | PhiSums | None,
-    way: str,
-    choose: bool,
-    *,
-    mirrored: bool,
-) -> None:
-    tiling = _sums_tiling_of(block)
+def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
+    """Add the block's scores to the sums of its rows."""
+    tiling = sums_tiling(*_feature_kind(block))
     row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
-    triangle = block.symmetric and mirrored
-    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if triangle else 1)
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
+    partial = block.rows_Rd.new_empty(_quantities(sums, way), parts, row_count, dtype=torch.float32)
+    sums_kernel[(row_tiles, parts)](
+        block.rows_Rd,
+        block.columns_Cd,
+        block.scale,
+        *_parameters(sums),
+        partial,
+        row_count,
+        column_count,
+        _offsets(block),
+        parts,
+        tiles_per_program,
+        **_sums_constants(block, sums, way, choose, tiling),
+    )
+    _merge(sums, partial, parts, block.scale, way, choose)
+
+
+def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: str, choose: bool) -> None:
+    """Add the block's scores to the sums of its rows and of its columns; those of a symmetric block are its rows."""
+    tiling = _mirrored_tiling_of(block, rows)
+    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if block.symmetric else 1)
     quantities = _quantities(rows, way)
-    # a symmetric block's columns are its rows: their sums share one buffer, column slots behind row slots
-    row_slots = parts + (row_tiles if triangle else 0)
-    row_sums = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
-    column_sums, column_slots = row_sums, row_slots
-    if mirrored and not triangle:
-        column_slots = row_tiles
-        column_sums = row_sums.new_empty(quantities, column_slots, column_count)
-    phi = rows.phi if isinstance(rows, PhiSums) else None
-    with torch.cuda.device_of(block.rows_Rd):
-        sums_kernel[(row_tiles, parts)](
-            block.rows_Rd,
-            block.columns_Cd,
-            block.scale,
-            *_parameters(phi),
-            row_sums,
-            column_sums,
-            row_count,
-            column_count,
-            _offsets(block),
-            row_slots,
-            column_slots,
-            parts if triangle else 0,
-            tiles_per_program,
-            SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
-            **_parameter_flags(phi),
-            WAY=way,
-            CHOOSE=choose,
-            WITH_MOMENT=rows.moment is not None,
-            COLUMN_SUMS=mirrored,
-            SYMMETRIC=triangle,
-            BLOCK_M=tiling.rows,
-            BLOCK_N=tiling.columns,
-            num_warps=tiling.warps,
-            num_stages=tiling.stages,
-            **_feature_blocks(block),
-        )
-        _merge(rows, row_sums, parts, block.scale, way, choose, triangle=tiling.rows if triangle else 0)
-        if columns is not None and not triangle:
-            _merge(columns, column_sums, row_tiles, block.scale, way, choose, triangle=0)
+    row_slots = parts + (row_tiles if block.symmetric else 0)  # one buffer for both, column slots behind row slots
+    row_partial = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
+    column_partial = row_partial if block.symmetric else row_partial.new_empty(quantities, row_tiles, column_count)
+    mirrored_sums_kernel[(row_tiles, parts)](
+        block.rows_Rd,
+        block.columns_Cd,
+        block.scale,
+        *_parameters(rows),
+        row_partial,
+        column_partial,
+        row_count,
+        column_count,
+        _offsets(block),
+        row_slots,
+        column_partial.shape[1],
+        parts if block.symmetric else 0,
+        tiles_per_program,
+        SYMMETRIC=block.symmetric,
+        **_sums_constants(block, rows, way, choose, tiling),
+    )
+    _merge(rows, row_partial, parts, block.scale, way, choose, triangle=tiling.rows if block.symmetric else 0)
+    if columns is not None and not block.symmetric:
+        _merge(columns, column_partial, row_tiles, block.scale, way, choose)
+
+
+def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling: Tiling) -> dict[str, Any]:
+    return {
+        "SCALE_IS_TENSOR": isinstance(block.scale, Tensor),
+        "WAY": way,
+        "CHOOSE": choose,
+        "WITH_MOMENT": sums.moment is not None,
+        **_parameter_constants(sums),
+        **_feature_constants(block),
+        **_tiling_constants(tiling),
+    }
+
+
+def _tiling_constants(tiling: Tiling) -> dict[str, int]:
+    return {
+        "BLOCK_M": tiling.rows,
+        "BLOCK_N": tiling.columns,
+        "num_warps": tiling.warps,
+        "num_stages": tiling.stages,
+    }
 
 
 def _merge(
-    sums: LogSumExpSums | PhiSums,
+    sums: AnySums,
     partial_QSA: Tensor,
     slots: int,
     scale: float | Tensor,
     way: str,
     choose: bool,
     *,
-    triangle: int,
+    triangle: int = 0,
 ) -> None:
     anchors = partial_QSA.shape[2]
     at_once = min(32, triangle) if triangle else 32
@@ -274,12 +306,12 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
         unit = _unit([side.gradient for side in (rows, columns) if side is not None], bits=14 if phi is None else 4)
         rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
     ways = _ways(block, phi is not None)
-    tiling = gradients_tiling(padded_features(block.rows_Rd.shape[1]), dtype.itemsize)
+    tiling = gradients_tiling(*_feature_kind(block))
     (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
     out = block.rows_Rd.new_empty(parts, row_count, d, dtype=torch.float32)
-    blocks = _feature_blocks(block)
+    blocks = _feature_constants(block)
     block_out = blocks["BLOCK_D"]
     if blocks["CHUNKS"] > 1 and blocks["CHUNKS"] % 2 == 0:
         block_out *= 2
@@ -293,7 +325,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
                 *sides[1],
                 out,
                 block.scale,
-                *_parameters(phi),
+                *_parameters(reduction),
                 unit,
                 1.0 if phi is None else 1 / reduction.negatives,  # type: ignore[union-attr]
                 row_count,
@@ -302,18 +334,15 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
                 _offsets(block),
                 tiles_per_program,
                 SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
-                **_parameter_flags(phi),
+                **_parameter_constants(reduction),
                 UNIT_IS_TENSOR=isinstance(unit, Tensor),
                 WAY=way,
                 CHOOSE=choose,
                 ROW_ANCHORS=rows is not None,
                 COLUMN_ANCHORS=columns is not None,
-                BLOCK_M=tiling.rows,
-                BLOCK_N=tiling.columns,
                 BLOCK_OUT=block_out,
-                num_warps=tiling.warps,
-                num_stages=tiling.stages,
                 **blocks,
+                **_tiling_constants(tiling),
             )
     return out[0] if parts == 1 else out.sum(0)
 
@@ -345,16 +374,23 @@ def _unit(gradients: list[Tensor], bits: int) -> Tensor:
     return (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def _sums_tiling_of(block: Block) -> Tiling:
-    return sums_tiling(padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype.itemsize)
+def _feature_kind(block: Block) -> tuple[int, int]:
+    """Padded number of features, and bytes of each."""
+    return padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype.itemsize
 
 
-def _mirrored_bytes(block: Block, sums: LogSumExpSums | PhiSums) -> int:
-    tiles = _tiles(len(block.rows_Rd), _sums_tiling_of(block).rows)
+def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:
+    tiling = mirrored_tiling(*_feature_kind(block))
+    # a moment is one more tile of registers
+    return tiling if sums.moment is None else replace(tiling, rows=tiling.rows // 2)
+
+
+def _mirrored_bytes(block: Block, sums: AnySums) -> int:
+    tiles = _tiles(len(block.rows_Rd), _mirrored_tiling_of(block, sums).rows)
     return 4 * _quantities(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
 
 
-def _quantities(sums: LogSumExpSums | PhiSums, way: str) -> int:
+def _quantities(sums: AnySums, way: str) -> int:
     if way == "online":
         return 4
     return (1 if way == "phi" else 2) + (sums.moment is not None)
@@ -379,7 +415,7 @@ def _offsets(block: Block) -> tuple[int, int, int, int, int]:
     return split, early[0], early[1], late[0], late[1]
 
 
-def _feature_blocks(block: Block) -> dict[str, Any]:
+def _feature_constants(block: Block) -> dict[str, Any]:
     padded, dtype = padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
     assert block.rows_Rd.stride() == block.columns_Cd.stride() == (padded, 1), "embeddings come from `operand`"
     chunks = 1 if padded <= FEATURES_AT_ONCE else padded // CHUNK
@@ -387,17 +423,18 @@ def _feature_blocks(block: Block) -> dict[str, Any]:
     return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
 
 
-def _parameters(phi: Phi | None) -> tuple[float | Tensor, float | Tensor]:
-    first, second, *_ = (*((phi.parameters if phi is not None else None) or ()), 0.0, 0.0)
+def _parameters(of: AnySums | LogSumExp | MeanPhi) -> tuple[float | Tensor, float | Tensor]:
+    known = (of.phi.parameters or ()) if isinstance(of, PhiSums | MeanPhi) else ()
+    first, second, *_ = (*known, 0.0, 0.0)
     return first, second
 
 
-def _parameter_flags(phi: Phi | None) -> dict[str, Any]:
-    first, second = _parameters(phi)
+def _parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
+    first, second = _parameters(of)
     return {
         "FIRST_IS_TENSOR": isinstance(first, Tensor),
         "SECOND_IS_TENSOR": isinstance(second, Tensor),
-        "PHI": "" if phi is None else phi.name,
+        "PHI": of.phi.name if isinstance(of, PhiSums | MeanPhi) else "",
     }
 
 
