@@ -36,7 +36,7 @@ def kernels_of(backend: str) -> Any:
     try:
         from flatclr.kernels import fused_triton
     except ModuleNotFoundError as error:
-        if error.name != "triton":
+        if error.name is None or error.name.partition(".")[0] != "triton":
             raise
         raise ValueError(
             "backend='triton' must find the package triton, got none installed; install it, or use backend='torch'."

@@ -40,6 +40,7 @@ KNOWN_PHIS = {
     *(f"{f}_gaussian" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
     *(f"{f}_cosine" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
 }
+INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
 
@@ -104,13 +105,13 @@ def padded_features(d: int) -> int:
 
 
 def require_usable(embeddings: Tensor) -> None:
-    """Refuse what the kernels cannot run on; Triton's interpreter, which the tests use, takes tensors of the CPU."""
+    """Refuse what the kernels cannot run on."""
     if embeddings.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise TypeError(
             f"backend='triton' must be given float32, bfloat16 or float16 embeddings, got {embeddings.dtype}; "
             "use backend='torch'."
         )
-    if embeddings.device.type != "cuda" and isinstance(sums_kernel, JITFunction):
+    if embeddings.device.type != "cuda" and not INTERPRETED:
         raise ValueError(
             f"backend='triton' must be given embeddings on a CUDA device, got {embeddings.device}; "
             "move them there, or use backend='torch'."
@@ -128,6 +129,8 @@ def require_known(phi: Phi) -> None:
 
 def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     """A copy [R, d] in the type of the products; zeros lie behind every row and behind the last row, to be read."""
+    if INTERPRETED and dtype == torch.bfloat16:
+        embeddings_Rd, dtype = embeddings_Rd.to(dtype), torch.float32  # it has no products of bfloat16
     rows, d = embeddings_Rd.shape
     padded = embeddings_Rd.new_empty(rows + PADDING, padded_features(d), dtype=dtype)
     padded[rows:].zero_()
@@ -137,6 +140,7 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     return copy
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiled graph cannot hold these launches
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     two_sided = block.symmetric or columns is not None
@@ -150,6 +154,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 _reduce(_transposed(block), columns, way, choose)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def block_gradients(
     block: Block,
     reduction: LogSumExp | MeanPhi,
