@@ -221,7 +221,7 @@ def _store_sums(at, quantity, inside, total, squares, moment, peak, WAY: tl.cons
             tl.store(at + 3 * quantity, peak, mask=inside)
 
 
-@triton.jit(do_not_specialize=["slots", "tiles_per_program"])
+@triton.jit(do_not_specialize=["row_count", "column_count", "slots", "tiles_per_program"])
 def sums_kernel(
     rows_ptr,
     columns_ptr,
@@ -319,7 +319,16 @@ def sums_kernel(
     _store_sums(at, quantity, rows < row_count, total, squares, moment, peak, WAY, WITH_MOMENT)
 
 
-@triton.jit(do_not_specialize=["row_slots", "column_slots", "first_column_slot", "tiles_per_program"])
+@triton.jit(
+    do_not_specialize=[
+        "row_count",
+        "column_count",
+        "row_slots",
+        "column_slots",
+        "first_column_slot",
+        "tiles_per_program",
+    ]
+)
 def mirrored_sums_kernel(
     rows_ptr,
     columns_ptr,
@@ -447,7 +456,7 @@ def _sum_of_slots(at, slots, anchors, anchor0, quantity, SLOTS: tl.constexpr, AN
     return total
 
 
-@triton.jit(do_not_specialize=["slots", "slot_stride"])
+@triton.jit(do_not_specialize=["anchors", "slots", "slot_stride"])
 def merge_kernel(
     partial_ptr,
     total_ptr,
@@ -524,7 +533,7 @@ def merge_kernel(
             tl.store(moment_ptr + columns, moment, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["anchors"])
 def anchor_weights_kernel(
     value_ptr, gradient_ptr, weight_ptr, scale, anchors, SCALE_IS_TENSOR: tl.constexpr, ANCHORS: tl.constexpr
 ):
@@ -537,7 +546,7 @@ def anchor_weights_kernel(
     tl.store(weight_ptr + columns, gradient * tl.exp2(shift - value * LOG2E), mask=inside)
 
 
-@triton.jit(do_not_specialize=["tiles_per_program"])
+@triton.jit(do_not_specialize=["row_count", "column_count", "tiles_per_program"])
 def gradients_kernel(
     rows_ptr,
     columns_ptr,
