@@ -19,7 +19,7 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
 from flatclr.kernels import tiled_torch
-from flatclr.kernels.block import Block, Side
+from flatclr.kernels.block import Block, Ready, Side
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import Hardest, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, SumsT
 from flatclr.pairing import Layout, Views, same_sample_pairs, span
@@ -58,7 +58,8 @@ def hardest_candidates(everyone: Tensor, queue: Tensor | None, layout: Layout, *
     layout = replace(layout, backend="torch")  # fused kernels do not remember where a score stood
     views = layout.pairing.anchor_views
     found = Hardest.start(views * layout.own_samples, everyone)
-    for part in _parts(layout, _Operands.of(layout, everyone, queue), -1.0 if easiest else 1.0):
+    operands = _Operands(layout.own_stack(everyone), everyone, queue)
+    for part in _parts(layout, operands, -1.0 if easiest else 1.0):
         part.reduce(found.counting_from(row=part.rows.start, column=part.columns.start))
     return distributed.gather_views(found.candidate.view(views, -1), layout.ranks).flatten()
 
@@ -93,11 +94,11 @@ class _Operands:
     queue: Tensor | None
 
     @classmethod
-    def of(cls, layout: Layout, everyone: Tensor, queue: Tensor | None) -> _Operands:
+    def of(cls, layout: Layout, own: Tensor, everyone: Tensor, queue: Tensor | None) -> _Operands:
+        """`own` is an operand already; alone, everyone is just this rank."""
         operand, dtype = kernels_of(layout.backend).operand, layout.embedding_type
-        all_rows = operand(everyone, dtype)
-        own_rows = all_rows if layout.ranks.size == 1 else operand(layout.own_stack(everyone), dtype)
-        return cls(own_rows, all_rows, None if queue is None else operand(queue, dtype))
+        all_rows = own if layout.ranks.size == 1 else operand(everyone, dtype)
+        return cls(own, all_rows, None if queue is None else operand(queue, dtype))
 
 
 def _parts(layout: Layout, operands: _Operands, scale: float | Tensor) -> Iterator[_Part]:
@@ -149,25 +150,33 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, stack: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
     ) -> tuple[Tensor, ...]:
         views, own = layout.pairing.anchor_views, layout.own_samples
-        learns_scale = ctx.needs_input_grad[2]
-        inverse_norms = None
-        if layout.normalize:
-            stack, inverse_norms = to_sphere(stack)
+        kernels, learns_scale = kernels_of(layout.backend), ctx.needs_input_grad[2]
+        ready = _ready(stack, scale, layout)
+        stack = ready.rows
         everyone = distributed.gather_views(stack.view(2, own, -1), layout.ranks).flatten(0, 1)
         sums: LogSumExpSums | PhiSums
         if phi is None:
             sums = LogSumExpSums.start(views * own, stack, with_moment=learns_scale)
         else:
             sums = PhiSums.start(phi, views * own, stack, with_moment=learns_scale)
-        for part in _parts(layout, _Operands.of(layout, everyone, queue), scale):
+        operands = _Operands.of(layout, ready.operand, everyone, queue)
+        for part in _parts(layout, operands, scale):
             part.reduce(sums)
-        positive = ((stack[:own] * stack[own:]).sum(1) * scale).repeat(views)
-        per_anchor = [positive, *sums.finish(layout.negatives)]
+        per_anchor = [ready.positive, *kernels.finish(sums, layout.negatives)]
         if layout.ranks.size > 1:
             packed_Vnq = torch.stack([q.view(views, own) for q in per_anchor], dim=2)
             per_anchor = [q.flatten() for q in distributed.gather_views(packed_Vnq, layout.ranks).unbind(2)]
         moment = per_anchor.pop() if learns_scale else None
-        ctx.save_for_backward(queue, everyone, inverse_norms, *per_anchor[:2], moment, *keep_scale(ctx, scale))
+        ctx.save_for_backward(
+            stack,
+            ready.inverse_norms,
+            operands.stack,
+            operands.everyone,
+            operands.queue,
+            *per_anchor[:2],
+            moment,
+            *keep_scale(ctx, scale),
+        )
         ctx.layout, ctx.phi = layout, phi
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*per_anchor[2:])
@@ -176,12 +185,13 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        with no_autocast(ctx.saved_tensors[1]):
+        with no_autocast(ctx.saved_tensors[0]):
             return _Streamed._gradients(ctx, *upstream[:2])
 
     @staticmethod
     def _gradients(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None) -> tuple[Tensor | None, ...]:
-        queue, everyone, inverse_norms, positive, value, moment, *kept = ctx.saved_tensors
+        stack, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:8]
+        operands, kept = _Operands(*embeddings), ctx.saved_tensors[8:]
         scale = kept_scale(ctx, kept)
         layout: Layout = ctx.layout
         _, needs_queue, needs_scale = ctx.needs_input_grad[:3]
@@ -193,18 +203,16 @@ class _Streamed(torch.autograd.Function):
             terms = [(g @ slope) / scale for g, slope in ((g_positive, positive), (g_value, moment)) if g is not None]
             d_scale = torch.stack(terms).sum()
 
-        stack = layout.own_stack(everyone)
-        d_stack, d_queue = torch.zeros_like(stack), None
+        from_negatives = d_queue = None
         if g_value is not None:
             reduction = LogSumExp() if ctx.phi is None else MeanPhi(ctx.phi, layout.negatives)
-            parts = _parts(layout, _Operands.of(layout, everyone, queue), scale)
-            d_queue = _add_negatives_gradient(d_stack, parts, reduction, Side(value, g_value), layout, needs_queue)
-        if g_positive is not None:
-            d_stack_Vnd, stack_Vnd = (x.view(2, layout.own_samples, -1) for x in (d_stack, stack))
-            pull_n = layout.own(g_positive).view(-1, layout.own_samples).sum(0) * scale
-            d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), stack_Vnd.flip(0))
-        if inverse_norms is not None:
-            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms)
+            parts = _parts(layout, operands, scale)
+            from_negatives, d_queue = _negatives_gradient(
+                stack, parts, reduction, Side(value, g_value), layout, needs_queue
+            )
+        own_positive = None if g_positive is None else layout.own(g_positive)
+        gradient_of = kernels_of(layout.backend).stack_gradient if layout.backend == "triton" else _stack_gradient
+        d_stack = gradient_of(from_negatives, own_positive, stack, inverse_norms, scale)
         # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
         for gradient in (d_stack, d_queue):
             if gradient is not None and layout.ranks.size > 1:
@@ -219,17 +227,48 @@ def _averaged(like: Tensor, g_positive: Tensor | None, g_value: Tensor | None, l
     return averaged[0], averaged[1]
 
 
-def _add_negatives_gradient(
-    d_stack: Tensor,
+def _ready(stack: Tensor, scale: float | Tensor, layout: Layout) -> Ready:
+    views = layout.pairing.anchor_views
+    if layout.backend == "triton":
+        ready: Ready = kernels_of("triton").ready(
+            stack, scale, layout.embedding_type, normalize=layout.normalize, anchor_views=views
+        )
+        return ready
+    unit, inverse_norms = to_sphere(stack) if layout.normalize else (stack, None)
+    view_a, view_b = unit.view(2, layout.own_samples, -1)
+    positive = ((view_a * view_b).sum(1) * scale).repeat(views)
+    return Ready(unit, inverse_norms, positive, unit)
+
+
+def _stack_gradient(
+    from_negatives: Tensor | None,
+    g_positive: Tensor | None,
+    unit: Tensor,
+    inverse_norms: Tensor | None,
+    scale: float | Tensor,
+) -> Tensor:
+    """Gradient of a stack [2n, d] from what its rows get as negatives and from its anchors' positive scores."""
+    d_stack = torch.zeros_like(unit) if from_negatives is None else from_negatives
+    if g_positive is not None:
+        d_stack_Vnd, unit_Vnd = (x.view(2, len(unit) // 2, -1) for x in (d_stack, unit))
+        pull_n = g_positive.view(-1, len(unit) // 2).sum(0) * scale
+        d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), unit_Vnd.flip(0))
+    if inverse_norms is not None:
+        d_stack = gradient_before_sphere(d_stack, unit, inverse_norms)
+    return d_stack
+
+
+def _negatives_gradient(
+    stack: Tensor,
     parts: Iterator[_Part],
     reduction: LogSumExp | MeanPhi,
     anchors: Side,
     layout: Layout,
     needs_queue: bool,
-) -> Tensor | None:
-    """Add what the negatives send to this rank's rows; returns what they send to the queue."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """What the negatives send to this rank's rows, and to the queue."""
     own_anchors = Side(layout.own(anchors.value), layout.own(anchors.gradient))
-    d_queue = None
+    d_stack = d_queue = None
     for part in parts:
         from_queue = not part.column_views
         need_rows = any(layout.needs_gradient[v] for v in part.row_views)
@@ -246,10 +285,14 @@ def _add_negatives_gradient(
             need_rows=need_rows,
             need_columns=need_columns,
         )
+        if d_stack is None and d_rows is not None and len(d_rows) == len(stack):
+            d_stack, d_rows = d_rows, None
+        elif d_stack is None:
+            d_stack = torch.zeros_like(stack)
         if d_rows is not None:
             d_stack[part.rows] += d_rows
         if from_queue:
             d_queue = d_columns
         elif d_columns is not None:
             d_stack[part.columns] += d_columns
-    return d_queue
+    return d_stack, d_queue

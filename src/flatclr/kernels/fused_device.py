@@ -657,3 +657,145 @@ def gradients_kernel(
     places = out0 + tl.arange(0, BLOCK_OUT)
     at = (tl.cast(part, tl.int64) * row_count + rows)[:, None] * features + places[None, :]
     tl.store(out_ptr + at, gradient, mask=(rows < row_count)[:, None] & (places < features)[None, :])
+
+
+@triton.jit
+def _inverse_norms(rows):
+    """Of rows of any length whose inverse float32 can hold; 0 for shorter ones."""
+    largest = tl.max(tl.abs(rows), 1)
+    short = largest < 1.0e-37
+    largest = tl.where(short, 1.0, largest)
+    shrunk = rows / largest[:, None]
+    norms = tl.sqrt(tl.sum(shrunk * shrunk, 1))
+    return tl.where(short, 0.0, 1 / (tl.where(short, 1.0, norms) * largest))
+
+
+@triton.jit(do_not_specialize=["samples"])
+def ready_kernel(
+    stack_ptr,
+    unit_ptr,
+    inverse_norms_ptr,
+    positive_ptr,
+    operand_ptr,
+    scale,
+    samples,
+    features,
+    SCALE_IS_TENSOR: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    BOTH_ANCHOR: tl.constexpr,
+    PADDING: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Unit rows, their inverse norms, the scores of the positives, and the padded operand, in one pass over a stack."""
+    scale = _scalar(scale, SCALE_IS_TENSOR)
+    places = tl.arange(0, BLOCK_D)[None, :]
+    sample_tiles = tl.cdiv(samples, ROWS)
+    tile = tl.program_id(0)
+    if tile < sample_tiles:
+        at = tile * ROWS + tl.arange(0, ROWS)
+        inside = at < samples
+        real = inside[:, None] & (places < features)
+        stored = inside[:, None] & (places < PADDED)
+        rows_a = at.to(tl.int64)[:, None]
+        rows_b = rows_a + samples
+        a = tl.load(stack_ptr + rows_a * features + places, mask=real, other=0.0)
+        b = tl.load(stack_ptr + rows_b * features + places, mask=real, other=0.0)
+        if NORMALIZE:
+            inverse_a = _inverse_norms(a)
+            inverse_b = _inverse_norms(b)
+            a = a * inverse_a[:, None]
+            b = b * inverse_b[:, None]
+            tl.store(inverse_norms_ptr + at, inverse_a, mask=inside)
+            tl.store(inverse_norms_ptr + samples + at, inverse_b, mask=inside)
+            tl.store(unit_ptr + rows_a * features + places, a, mask=real)
+            tl.store(unit_ptr + rows_b * features + places, b, mask=real)
+        positive = tl.sum(a * b, 1) * scale
+        tl.store(positive_ptr + at, positive, mask=inside)
+        if BOTH_ANCHOR:
+            tl.store(positive_ptr + samples + at, positive, mask=inside)
+        dtype = operand_ptr.dtype.element_ty
+        tl.store(operand_ptr + rows_a * PADDED + places, a.to(dtype), mask=stored)
+        tl.store(operand_ptr + rows_b * PADDED + places, b.to(dtype), mask=stored)
+    else:
+        behind = (tile - sample_tiles) * ROWS + tl.arange(0, ROWS)[:, None]
+        rows = behind.to(tl.int64) + 2 * samples
+        zeros = tl.zeros([ROWS, BLOCK_D], tl.float32).to(operand_ptr.dtype.element_ty)
+        tl.store(operand_ptr + rows * PADDED + places, zeros, mask=(behind < PADDING) & (places < PADDED))
+
+
+@triton.jit(do_not_specialize=["anchors"])
+def finish_kernel(
+    peak_ptr,
+    total_ptr,
+    squares_ptr,
+    moment_ptr,
+    value_ptr,
+    ess_ptr,
+    slope_ptr,
+    anchors,
+    negatives,
+    WITH_MOMENT: tl.constexpr,
+    ANCHORS: tl.constexpr,
+):
+    """Log-sum-exp, effective sample size in [1 / negatives, 1] and scale * d value / d scale from finished sums."""
+    at = tl.program_id(0) * ANCHORS + tl.arange(0, ANCHORS)
+    inside = at < anchors
+    total = tl.load(total_ptr + at, mask=inside, other=1.0)
+    squares = tl.load(squares_ptr + at, mask=inside, other=1.0)
+    tl.store(value_ptr + at, tl.load(peak_ptr + at, mask=inside, other=0.0) + tl.log(total), mask=inside)
+    share = total / tl.sqrt(squares)
+    ess = share * share / negatives
+    ess = tl.where(ess < 1, ess, tl.where(ess >= 1, 1.0, ess))  # a NaN stays one
+    tl.store(ess_ptr + at, tl.where(ess < 1 / negatives, 1 / negatives, ess), mask=inside)
+    if WITH_MOMENT:
+        tl.store(slope_ptr + at, tl.load(moment_ptr + at, mask=inside, other=0.0) / total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["samples"])
+def stack_gradient_kernel(
+    negatives_ptr,
+    g_positive_ptr,
+    unit_ptr,
+    inverse_norms_ptr,
+    out_ptr,
+    scale,
+    samples,
+    features,
+    SCALE_IS_TENSOR: tl.constexpr,
+    FROM_NEGATIVES: tl.constexpr,
+    FROM_POSITIVES: tl.constexpr,
+    BOTH_ANCHOR: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """What negatives and positives send to a stack, taken back through the sphere."""
+    scale = _scalar(scale, SCALE_IS_TENSOR)
+    places = tl.arange(0, BLOCK_D)[None, :]
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = at < samples
+    real = inside[:, None] & (places < features)
+    in_a = at.to(tl.int64)[:, None] * features + places
+    in_b = (at.to(tl.int64) + samples)[:, None] * features + places
+    a = tl.load(unit_ptr + in_a, mask=real, other=0.0)
+    b = tl.load(unit_ptr + in_b, mask=real, other=0.0)
+    d_a = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    d_b = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    if FROM_NEGATIVES:
+        d_a += tl.load(negatives_ptr + in_a, mask=real, other=0.0)
+        d_b += tl.load(negatives_ptr + in_b, mask=real, other=0.0)
+    if FROM_POSITIVES:
+        pull = tl.load(g_positive_ptr + at, mask=inside, other=0.0)
+        if BOTH_ANCHOR:
+            pull += tl.load(g_positive_ptr + samples + at, mask=inside, other=0.0)
+        d_a += (pull * scale)[:, None] * b
+        d_b += (pull * scale)[:, None] * a
+    if NORMALIZE:
+        inverse_a = tl.load(inverse_norms_ptr + at, mask=inside, other=0.0)
+        inverse_b = tl.load(inverse_norms_ptr + samples + at, mask=inside, other=0.0)
+        d_a = (d_a - a * tl.sum(a * d_a, 1)[:, None]) * inverse_a[:, None]
+        d_b = (d_b - b * tl.sum(b * d_b, 1)[:, None]) * inverse_b[:, None]
+    tl.store(out_ptr + in_a, d_a, mask=real)
+    tl.store(out_ptr + in_b, d_b, mask=real)

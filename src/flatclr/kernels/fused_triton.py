@@ -9,26 +9,32 @@ Shape suffixes: R rows, C columns, d features, Q quantities.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
-from flatclr.kernels.block import Block, Diagonal, Side
+from flatclr.kernels.block import Block, Diagonal, Ready, Side
 from flatclr.kernels.fused_device import (
     LARGEST_FIXED_SCALE,
     anchor_weights_kernel,
+    finish_kernel,
     gradients_kernel,
     merge_kernel,
     mirrored_sums_kernel,
+    ready_kernel,
+    stack_gradient_kernel,
     sums_kernel,
 )
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums, MeanPhi, PhiSums
 
+P = ParamSpec("P")
+T = TypeVar("T")
 AnySums = LogSumExpSums | PhiSums
 FEATURES_AT_ONCE = 256  # more are multiplied chunk by chunk
 CHUNK = 128
@@ -104,6 +110,12 @@ def padded_features(d: int) -> int:
     return max(16, 1 << (d - 1).bit_length())
 
 
+def untraced(function: Callable[P, T]) -> Callable[P, T]:
+    """torch.compile breaks its graph here: it cannot hold these launches."""
+    wrapped: Callable[P, T] = torch.compiler.disable(function)
+    return wrapped
+
+
 def require_usable(embeddings: Tensor) -> None:
     """Refuse what the kernels cannot run on."""
     if embeddings.dtype not in (torch.bfloat16, torch.float16, torch.float32):
@@ -140,7 +152,104 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     return copy
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiled graph cannot hold these launches
+@untraced
+def ready(stack: Tensor, scale: float | Tensor, dtype: torch.dtype, *, normalize: bool, anchor_views: int) -> Ready:
+    """A stack [2n, d] of two views made ready in one pass."""
+    rows, d = stack.shape
+    samples, padded = rows // 2, padded_features(d)
+    stack = stack.contiguous()
+    unit, inverse_norms = (torch.empty_like(stack), stack.new_empty(rows, 1)) if normalize else (stack, None)
+    positive = stack.new_empty(anchor_views * samples)
+    rounded = stack.dtype if INTERPRETED and dtype == torch.bfloat16 else dtype
+    products = stack.new_empty(rows + PADDING, padded, dtype=rounded)
+    at_once, block_d = _rows_at_once(padded)
+    with torch.cuda.device_of(stack):
+        ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
+            stack,
+            unit,
+            unit if inverse_norms is None else inverse_norms,
+            positive,
+            products,
+            scale,
+            samples,
+            d,
+            SCALE_IS_TENSOR=isinstance(scale, Tensor),
+            NORMALIZE=normalize,
+            BOTH_ANCHOR=anchor_views == 2,
+            PADDING=PADDING,
+            PADDED=padded,
+            ROWS=at_once,
+            BLOCK_D=block_d,
+            num_warps=4,
+        )
+    return Ready(unit, inverse_norms, positive, products[:rows, :d] if rounded == dtype else operand(unit, dtype))
+
+
+@untraced
+def finish(sums: AnySums, negatives: int) -> list[Tensor]:
+    """What `sums.finish` gives, in one launch."""
+    if isinstance(sums, PhiSums):
+        return sums.finish(negatives)
+    value, ess, slope = torch.empty_like(sums.total.expand(3, -1), memory_format=torch.contiguous_format).unbind()
+    with torch.cuda.device_of(value):
+        finish_kernel[(_tiles(len(value), 256),)](
+            sums.peak,
+            sums.total,
+            sums.squares,
+            sums.total if sums.moment is None else sums.moment,
+            value,
+            ess,
+            slope,
+            len(value),
+            float(negatives),
+            WITH_MOMENT=sums.moment is not None,
+            ANCHORS=256,
+            num_warps=4,
+        )
+    return [value, ess] if sums.moment is None else [value, ess, slope]
+
+
+@untraced
+def stack_gradient(
+    from_negatives: Tensor | None,
+    g_positive: Tensor | None,
+    unit: Tensor,
+    inverse_norms: Tensor | None,
+    scale: float | Tensor,
+) -> Tensor:
+    """Gradient of a stack [2n, d] from what its rows get as negatives and from its anchors' positive scores."""
+    rows, d = unit.shape
+    out = torch.empty_like(unit)
+    at_once, block_d = _rows_at_once(padded_features(d))
+    with torch.cuda.device_of(unit):
+        stack_gradient_kernel[(_tiles(rows // 2, at_once),)](
+            out if from_negatives is None else from_negatives,
+            out if g_positive is None else g_positive.contiguous(),
+            unit,
+            unit if inverse_norms is None else inverse_norms,
+            out,
+            scale,
+            rows // 2,
+            d,
+            SCALE_IS_TENSOR=isinstance(scale, Tensor),
+            FROM_NEGATIVES=from_negatives is not None,
+            FROM_POSITIVES=g_positive is not None,
+            BOTH_ANCHOR=g_positive is not None and len(g_positive) == rows,
+            NORMALIZE=inverse_norms is not None,
+            ROWS=at_once,
+            BLOCK_D=block_d,
+            num_warps=4,
+        )
+    return out
+
+
+def _rows_at_once(padded: int) -> tuple[int, int]:
+    """Rows and features a program holds of a stack."""
+    block_d = 1 << (padded - 1).bit_length()
+    return max(1, 2048 // block_d), block_d
+
+
+@untraced
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     two_sided = block.symmetric or columns is not None
@@ -154,7 +263,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 _reduce(_transposed(block), columns, way, choose)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@untraced
 def block_gradients(
     block: Block,
     reduction: LogSumExp | MeanPhi,

@@ -59,6 +59,10 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     return embeddings_Rd
 
 
+def finish(sums: LogSumExpSums | PhiSums, negatives: int) -> list[Tensor]:
+    return sums.finish(negatives)
+
+
 def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     for tile, scores in _visit(block):
