@@ -184,7 +184,7 @@ def candidates(kernel: str, d: int, itemsize: int) -> list[Any]:
     from flatclr.kernels.fused_triton import Tiling
 
     heights, widths = ((64, 128, 256), (32, 64, 128)) if itemsize == 2 else ((32, 64, 128), (16, 32, 64))
-    grid = (Tiling(*shape) for shape in itertools.product(heights, widths, (4, 8), (2, 3, 4)))
+    grid = (Tiling(*shape) for shape in itertools.product(heights, widths, (4, 8), (2, 3, 4), (None, 128)))
     usable = []
     for tiling in grid:
         shared = itemsize * d * (tiling.rows + tiling.stages * tiling.columns)
@@ -192,7 +192,8 @@ def candidates(kernel: str, d: int, itemsize: int) -> list[Any]:
         held = per_thread * (3 if kernel == "mirrored" else 1)
         if kernel == "gradients":
             held += tiling.rows * d / (32 * tiling.warps)
-        fits = shared <= 220_000 and held <= 224 and per_thread >= 16
+        fits = shared <= 220_000 and held <= (tiling.registers or 255) - 31 and per_thread >= 16
+        fits = fits and (tiling.registers is None or held > 48)  # what is small anyway needs no limit
         if kernel == "mirrored":
             fits = fits and tiling.rows % tiling.columns == 0 and (itemsize == 4 or tiling.columns >= 64)
         if fits:
@@ -251,7 +252,7 @@ def tune(sizes: list[int], dtype: torch.dtype) -> list[dict[str, Any]]:
     table = []
     for (kernel, d, _, tiling), problem in zip(jobs, problems, strict=True):
         row = {"kernel": kernel, "d": d, "rows": tiling.rows, "columns": tiling.columns}
-        row |= {"warps": tiling.warps, "stages": tiling.stages}
+        row |= {"warps": tiling.warps, "stages": tiling.stages, "registers": tiling.registers or ""}
         if problem is None:
             rows = TUNED_ROWS.get(d, 16384)
             median, spread = record.median_and_spread(

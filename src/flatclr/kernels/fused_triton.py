@@ -58,6 +58,7 @@ class Tiling:
     columns: int
     warps: int
     stages: int
+    registers: int | None = None  # at most per thread, so that more programs share a multiprocessor
 
 
 # by the bytes of a feature and the padded number of features
@@ -370,11 +371,13 @@ def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling:
 
 
 def _tiling_constants(tiling: Tiling) -> dict[str, int]:
+    limit = {} if tiling.registers is None else {"maxnreg": tiling.registers}
     return {
         "BLOCK_M": tiling.rows,
         "BLOCK_N": tiling.columns,
         "num_warps": tiling.warps,
         "num_stages": tiling.stages,
+        **limit,
     }
 
 
