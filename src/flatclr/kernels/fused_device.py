@@ -715,9 +715,8 @@ def ready_kernel(
         tl.store(positive_ptr + at, positive, mask=inside)
         if BOTH_ANCHOR:
             tl.store(positive_ptr + samples + at, positive, mask=inside)
-        dtype = operand_ptr.dtype.element_ty
-        tl.store(operand_ptr + rows_a * PADDED + places, a.to(dtype), mask=stored)
-        tl.store(operand_ptr + rows_b * PADDED + places, b.to(dtype), mask=stored)
+        tl.store(operand_ptr + rows_a * PADDED + places, a.to(operand_ptr.dtype.element_ty), mask=stored)
+        tl.store(operand_ptr + rows_b * PADDED + places, b.to(operand_ptr.dtype.element_ty), mask=stored)
     else:
         behind = (tile - sample_tiles) * ROWS + tl.arange(0, ROWS)[:, None]
         rows = behind.to(tl.int64) + 2 * samples

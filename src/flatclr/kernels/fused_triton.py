@@ -47,6 +47,7 @@ KNOWN_PHIS = {
     *(f"{f}_cosine" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
 }
 INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
+SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
 
@@ -181,7 +182,7 @@ def ready(stack: Tensor, scale: float | Tensor, dtype: torch.dtype, *, normalize
             PADDED=padded,
             ROWS=at_once,
             BLOCK_D=block_d,
-            num_warps=4,
+            **SMALL,
         )
     return Ready(unit, inverse_norms, positive, products[:rows, :d] if rounded == dtype else operand(unit, dtype))
 
@@ -205,7 +206,7 @@ def finish(sums: AnySums, negatives: int) -> list[Tensor]:
             float(negatives),
             WITH_MOMENT=sums.moment is not None,
             ANCHORS=256,
-            num_warps=4,
+            **SMALL,
         )
     return [value, ess] if sums.moment is None else [value, ess, slope]
 
@@ -239,7 +240,7 @@ def stack_gradient(
             NORMALIZE=inverse_norms is not None,
             ROWS=at_once,
             BLOCK_D=block_d,
-            num_warps=4,
+            **SMALL,
         )
     return out
 
@@ -377,6 +378,7 @@ def _tiling_constants(tiling: Tiling) -> dict[str, int]:
         "BLOCK_N": tiling.columns,
         "num_warps": tiling.warps,
         "num_stages": tiling.stages,
+        "enable_fp_fusion": True,
         **limit,
     }
 
@@ -411,7 +413,7 @@ def _merge(
         TRIANGLE=triangle,
         SLOTS=32,
         ANCHORS=at_once,
-        num_warps=4,
+        **SMALL,
     )
 
 
@@ -480,7 +482,7 @@ def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor)
         len(weights),
         SCALE_IS_TENSOR=isinstance(scale, Tensor),
         ANCHORS=256,
-        num_warps=4,
+        **SMALL,
     )
     return side.value, weights
 
