@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check format bench docs clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-gpu docs clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 
 bench: $(STAMP) ## measure against plain PyTorch and append to results/
 	$(BIN)/python -m benchmarks.loss_cpu
+
+bench-gpu: ## measure on a CUDA device, with the python at hand, and append to results/
+	PYTHONPATH=src:. python3 -m benchmarks.loss_gpu
 
 docs: $(STAMP) ## run the code blocks of README and docs
 	$(BIN)/python -m pytest tests/test_docs.py

@@ -36,8 +36,8 @@ def plain_two_view(z_a: Tensor, z_b: Tensor, *, flat: bool) -> Tensor:
     n = len(z_a)
     z = F.normalize(torch.cat([z_a, z_b]), dim=1)
     scores = z @ z.T * BETA
-    positives = (torch.arange(2 * n) + n) % (2 * n)
-    own = torch.eye(2 * n, dtype=torch.bool)
+    positives = (torch.arange(2 * n, device=z.device) + n) % (2 * n)
+    own = torch.eye(2 * n, dtype=torch.bool, device=z.device)
     if not flat:
         return F.cross_entropy(scores.masked_fill(own, -torch.inf), positives)
     positive = scores.gather(1, positives.unsqueeze(1)).squeeze(1)
@@ -50,18 +50,18 @@ def plain_two_view_hoisted(z_a: Tensor, z_b: Tensor) -> Tensor:
     """NT-Xent with its labels made once and its diagonal filled in place: the fastest plain form known here."""
     z = F.normalize(torch.cat([z_a, z_b]), dim=1)
     scores = (z @ z.T * BETA).fill_diagonal_(-torch.inf)
-    return F.cross_entropy(scores, _labels(len(z)))
+    return F.cross_entropy(scores, _labels(len(z), z.device))
 
 
 @cache
-def _labels(rows: int) -> Tensor:
-    return (torch.arange(rows) + rows // 2) % rows
+def _labels(rows: int, device: torch.device) -> Tensor:
+    return (torch.arange(rows, device=device) + rows // 2) % rows
 
 
 def plain_cross(z_a: Tensor, z_b: Tensor) -> Tensor:
     """CLIP's loss as usually written."""
     scores = F.normalize(z_a, dim=1) @ F.normalize(z_b, dim=1).T * BETA
-    labels = torch.arange(len(z_a))
+    labels = torch.arange(len(z_a), device=z_a.device)
     return (F.cross_entropy(scores, labels) + F.cross_entropy(scores.T, labels)) / 2
 
 

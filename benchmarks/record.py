@@ -19,7 +19,9 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 def environment() -> dict[str, Any]:
     """Hardware, versions and commit."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
+        **gpu,
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -49,10 +51,10 @@ def median_and_spread(values: list[float]) -> tuple[float, float]:
     return statistics.median(values), high - low
 
 
-def append(name: str, rows: list[dict[str, Any]], command: str) -> Path:
-    """Add one run to results/NAME.jsonl: a line with the environment and every row."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.jsonl"
+def append(name: str, rows: list[dict[str, Any]], command: str, path: Path | None = None) -> Path:
+    """Add one run to results/NAME.jsonl, or to the path given: a line with the environment and every row."""
+    path = path or RESULTS / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps({"command": command, **environment(), "rows": rows}) + "\n")
     return path

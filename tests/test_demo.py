@@ -97,10 +97,7 @@ def test_act_two_is_the_run_it_says(shown: tuple[Path, str]) -> None:
     assert expected.items() <= config.items()
 
 
-def test_the_untrained_encoder_is_the_one_that_is_trained(
-    shown: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flatclr.TrainConfig", partial(flatclr.TrainConfig, eval_samples=200))
+def test_the_untrained_encoder_is_the_one_that_is_trained(shown: tuple[Path, str]) -> None:
     run = RunDirectory.open(shown[0] / "training")
     trainer = flatclr.training.trainer.Trainer(flatclr.TrainConfig.from_dict(run.config()), None)
     assert trainer.evaluate()["knn"] == run.metrics()[0]["knn"]

@@ -1,12 +1,15 @@
 """The same numbers on a CUDA device, without waiting for it, and inside a CUDA graph."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 import flatclr
 from flatclr import EssControl, Objective
-from tests.harness import CASES, Batch, Case
+from tests.harness import CASES, PAIRINGS, Batch, Case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -106,3 +109,180 @@ def test_half_precision_on_the_device_accumulates_in_float32(dtype: torch.dtype)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.double().cpu(), expected, rtol=1e-5, atol=1e-5)
     assert (g_a.double().cpu() - e_a).norm() < 4 * torch.finfo(dtype).eps * e_a.norm()
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    """In relation to the norm, or to 10 where it is 0 (nothing moves on the sphere of one dimension)."""
+    norm = want.double().norm().cpu()
+    error = (got.double().cpu() - want.double().cpu()).norm()
+    return float(error / torch.where(norm > 1e-9, norm, 10))
+
+
+def leave_nans_in_free_memory() -> None:
+    """What a kernel reads without having written it will then show."""
+    junk = [torch.full((size,), torch.nan, device="cuda") for size in (10**3, 10**5, 10**7) for _ in range(8)]
+    del junk
+
+
+@every_case
+@pytest.mark.parametrize("pairs", [5, 700])
+def test_fused_kernels_give_the_numbers_of_the_torch_backend(case: Case, pairs: int) -> None:
+    batch = Batch.random(pairs, 16, pairing=case.pairing, queue=7)
+    want = gradients(case.objective(batch).cuda(), *on_device(batch, torch.float64))
+    leave_nans_in_free_memory()
+    fused = case.build(**batch.options(), backend="triton").cuda()
+    for mine, theirs in zip(gradients(fused, *on_device(batch, torch.float32)), want, strict=True):
+        assert relative_error(mine, theirs) < 1e-4
+
+
+def fused_stats(batch: Batch, beta: float | Tensor, backend: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Stats, and gradients of a sum with a different weight on every output of every anchor."""
+    z_a, z_b, queue = on_device(batch, dtype)
+    stats = flatclr.contrast_stats(
+        z_a, z_b, inverse_temperature=beta, negatives=queue, backend=backend, **batch.options()
+    )
+    weights = torch.randn(2, len(stats.positive), generator=torch.Generator().manual_seed(7)).double().cuda()
+    total = (weights[0] * stats.positive + weights[1] * stats.negative_logsumexp).sum()
+    return (
+        stats.positive.detach(),
+        stats.negative_logsumexp.detach(),
+        stats.ess,
+        *torch.autograd.grad(total, (z_a, z_b)),
+    )
+
+
+def rounded(batch: Batch, dtype: torch.dtype) -> Batch:
+    z_a, z_b, queue = (
+        None if z is None else torch.tensor(z).to(dtype).double().numpy() for z in (batch.z_a, batch.z_b, batch.queue)
+    )
+    assert z_a is not None
+    assert z_b is not None
+    return Batch(z_a, z_b, queue, batch.pairing)
+
+
+TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("d", [1, 3, 64, 128, 256, 320, 512])
+@pytest.mark.parametrize("pairing", ["two_view", "cross"])
+def test_fused_kernels_take_any_shape_and_precision(dtype: torch.dtype, d: int, pairing: str) -> None:
+    for pairs in (2, 129, 1000):
+        batch = rounded(Batch.random(pairs, d, pairing=pairing), dtype)
+        want = fused_stats(batch, 5.0, "torch", torch.float64)
+        leave_nans_in_free_memory()
+        for mine, theirs in zip(fused_stats(batch, 5.0, "triton", dtype), want, strict=True):
+            assert relative_error(mine, theirs) < TOLERANCE[dtype], (pairs, mine.shape)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("beta", [5.0, 31.0, 33.0, 200.0])
+@pytest.mark.parametrize("on", ["host", "device"])
+def test_fused_kernels_take_any_scale_wherever_it_lives(pairing: str, beta: float, on: str) -> None:
+    batch = Batch.random(300, 24, pairing=pairing, queue=129)
+    want = fused_stats(batch, beta, "torch", torch.float64)
+    leave_nans_in_free_memory()
+    got = fused_stats(batch, beta if on == "host" else torch.tensor(beta, device="cuda"), "triton", torch.float32)
+    for mine, theirs in zip(got, want, strict=True):
+        assert relative_error(mine, theirs) < 1e-4
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_fused_kernels_learn_the_temperature(pairing: str) -> None:
+    batch = Batch.random(300, 24, pairing=pairing)
+    slopes = []
+    for backend, dtype in (("torch", torch.float64), ("triton", torch.float32)):
+        z_a, z_b, _ = on_device(batch, dtype)
+        objective = flatclr.InfoNCE(0.2, learn_temperature=True, pairing=pairing, backend=backend).cuda().to(dtype)
+        slopes.append(torch.autograd.grad(objective(z_a, z_b), list(objective.parameters()))[0])
+    assert relative_error(slopes[1], slopes[0]) < 1e-4
+
+
+@every_case
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_no_fused_step_waits_for_the_device(case: Case) -> None:
+    batch = Batch.random(70, 8, pairing=case.pairing)
+    z_a, z_b, _ = on_device(batch, torch.bfloat16)
+    objective = case.build(pairing=case.pairing, backend="triton").cuda()
+    gradients(objective, z_a, z_b, None)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gradients(objective, z_a, z_b, None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step()
+    return graph, outputs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_fused_loss_replays_inside_a_cuda_graph_on_new_inputs(dtype: torch.dtype, pairing: str) -> None:
+    z_a, z_b, queue = (torch.randn(n, 32, device="cuda", dtype=dtype) for n in (300, 300, 65))
+    beta = torch.tensor(10.0, device="cuda")
+
+    def step() -> tuple[Tensor, ...]:
+        a, b = (z.detach().requires_grad_() for z in (z_a, z_b))
+        stats = flatclr.contrast_stats(
+            a, b, inverse_temperature=beta, pairing=pairing, negatives=queue, backend="triton"
+        )
+        return stats.ess, *torch.autograd.grad(stats.gap.mean(), (a, b))
+
+    graph, outputs = captured(step)
+    for scale in (5.0, 60.0):  # the fixed shift, and the running maximum
+        for tensor in (z_a, z_b, queue):
+            tensor.copy_(torch.randn(tensor.shape))
+        beta.fill_(scale)
+        graph.replay()
+        replayed = [x.clone() for x in outputs]
+        for mine, theirs in zip(replayed, step(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_fused_results_repeat_bit_by_bit() -> None:
+    batch = Batch.random(3000, 128)
+    once, again = (fused_stats(batch, 10.0, "triton", torch.bfloat16) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_fused_memory_is_a_sliver_of_the_score_matrix(pairing: str) -> None:
+    n, d = 16384, 64
+    z_a, z_b = (torch.randn(n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    objective = flatclr.InfoNCE(pairing=pairing, backend="triton")
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(objective(z_a, z_b), (z_a, z_b))
+    assert torch.cuda.max_memory_allocated() - before < 4 * n * n / 8
+
+
+def test_a_compiled_fused_objective_gives_the_same_gradient() -> None:
+    batch = Batch.random(300, 32)
+    objective = flatclr.InfoNCE(backend="triton")
+    want = gradients(objective, *on_device(batch, torch.float32))
+    got = gradients(torch.compile(objective), *on_device(batch, torch.float32))
+    for mine, theirs in zip(got, want, strict=True):
+        assert relative_error(mine, theirs) < 1e-5
+
+
+def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
+    x = torch.randn(2, 200, 16, device="cuda")
+    weight = torch.randn(16, 32, device="cuda", requires_grad=True)
+    losses = {}
+    for backend in ("torch", "triton"):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            losses[backend] = flatclr.FlatNCE(backend=backend)(x[0] @ weight, x[1] @ weight)
+    assert losses["triton"].dtype == torch.float32
+    torch.testing.assert_close(losses["triton"], losses["torch"], rtol=1e-3, atol=1e-3)
+    assert torch.autograd.grad(losses["triton"], weight)[0].isfinite().all()

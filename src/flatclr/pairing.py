@@ -66,6 +66,7 @@ class Layout:
     shared_loss: bool
     backend: str
     needs_gradient: tuple[bool, bool]  # view a, view b
+    embedding_type: torch.dtype = torch.float32  # as the embeddings came
 
     @property
     def samples(self) -> int:
@@ -94,6 +95,7 @@ def layout_of(
     shared_loss: bool,
     backend: str,
     needs_gradient: tuple[bool, bool],
+    embedding_type: torch.dtype = torch.float32,
 ) -> Layout:
     plan, samples = PAIRINGS[pairing], own_samples * ranks.size
     negatives = queued + (plan.negatives(samples) if in_batch else 0)
@@ -102,7 +104,18 @@ def layout_of(
             f"every anchor must have a negative, got a batch of {samples} with in_batch_negatives={in_batch} and no "
             "queue; use at least 2 pairs, or pass negatives=."
         )
-    return Layout(plan, ranks, own_samples, negatives, in_batch, normalize, shared_loss, backend, needs_gradient)
+    return Layout(
+        plan,
+        ranks,
+        own_samples,
+        negatives,
+        in_batch,
+        normalize,
+        shared_loss,
+        backend,
+        needs_gradient,
+        embedding_type,
+    )
 
 
 def span(views: Views, samples: int) -> slice:

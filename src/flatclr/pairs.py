@@ -25,9 +25,10 @@ from flatclr.kernels.phi import Phi
 from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives, layout_of
 from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import unit_rows
-from flatclr.streaming import KERNELS, hardest_candidates, reduce_streamed
+from flatclr.streaming import BACKENDS as STREAMING
+from flatclr.streaming import hardest_candidates, kernels_of, reduce_streamed
 
-BACKENDS = ("auto", *KERNELS)
+BACKENDS = ("auto", *STREAMING)
 LARGEST_KEPT = 2**20  # scores, one tile
 
 
@@ -61,8 +62,10 @@ class PairSet:
         """The arguments are those of `flatclr.contrast_stats`."""
         require_one_of("pairing", pairing, PAIRINGS)
         require_one_of("backend", backend, BACKENDS)
+        backend = "torch" if backend == "auto" else backend
         ranks = distributed.ranks_sharing_a_batch(gather)
         distributed.agree_on_batches(z_a, z_b, negatives, ranks)
+        kernels_of(backend).require_usable(z_a)
         if check_embeddings:
             named = {"z_a": z_a, "z_b": z_b, "negatives": negatives}
             problems = (unusable_rows(n, z, directions=normalize) for n, z in named.items() if z is not None)
@@ -76,8 +79,9 @@ class PairSet:
             in_batch=in_batch_negatives,
             normalize=normalize,
             shared_loss=shared_loss,
-            backend="torch" if backend == "auto" else backend,
+            backend=backend,
             needs_gradient=(z_a.requires_grad, z_b.requires_grad),
+            embedding_type=z_a.dtype,
         )
         drawn = None
         if negatives_per_anchor is not None:
@@ -117,6 +121,7 @@ class PairSet:
         """(positive score, mean of phi over the negatives) of every anchor."""
         if self.drawn_Ak is not None:
             return self.positive(inverse_temperature), phi.values(self._drawn_scores(inverse_temperature)).mean(1)
+        kernels_of(self.layout.backend).require_known(phi)
         scale = self._scale(inverse_temperature)
         with no_autocast(self.z_a):
             if self._fits_a_tile:
@@ -169,7 +174,8 @@ class PairSet:
     def _fits_a_tile(self) -> bool:
         layout = self.layout
         scores = layout.pairing.anchor_views * layout.samples * layout.negatives
-        return self.queue is None and scores <= LARGEST_KEPT and layout.ranks.size == 1
+        fits = self.queue is None and scores <= LARGEST_KEPT and layout.ranks.size == 1
+        return fits and layout.backend == "torch"
 
     def _scale(self, inverse_temperature: float | Tensor) -> float | Tensor:
         """A number, or a 0-dim tensor in the precision of the sums."""

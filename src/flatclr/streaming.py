@@ -10,7 +10,7 @@ Shape suffixes: V views, n samples of this rank, d features. A stack holds view 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,14 +19,29 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
 from flatclr.kernels import tiled_torch
-from flatclr.kernels.block import Block, Side
+from flatclr.kernels.block import Block, Ready, Side
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import Hardest, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, SumsT
 from flatclr.pairing import Layout, Views, same_sample_pairs, span
 from flatclr.precision import no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
 
-KERNELS = {"torch": tiled_torch}  # by the name of the backend
+BACKENDS = ("torch", "triton")
+
+
+def kernels_of(backend: str) -> Any:
+    """The backend's module; Triton, which is optional, is loaded when it is first asked for."""
+    if backend == "torch":
+        return tiled_torch
+    try:
+        from flatclr.kernels import fused_triton
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "triton":
+            raise
+        raise ValueError(
+            "backend='triton' must find the package triton, got none installed; install it, or use backend='torch'."
+        ) from None
+    return fused_triton
 
 
 def reduce_streamed(
@@ -40,9 +55,11 @@ def reduce_streamed(
 @torch.no_grad()
 def hardest_candidates(everyone: Tensor, queue: Tensor | None, layout: Layout, *, easiest: bool = False) -> Tensor:
     """Which row of (view a, view b, queue) is every anchor's hardest (or easiest) negative: [A]."""
+    layout = replace(layout, backend="torch")  # fused kernels do not remember where a score stood
     views = layout.pairing.anchor_views
     found = Hardest.start(views * layout.own_samples, everyone)
-    for part in _parts(layout, everyone, queue, -1.0 if easiest else 1.0):
+    operands = _Operands(layout.own_stack(everyone), everyone, queue)
+    for part in _parts(layout, operands, -1.0 if easiest else 1.0):
         part.reduce(found.counting_from(row=part.rows.start, column=part.columns.start))
     return distributed.gather_views(found.candidate.view(views, -1), layout.ranks).flatten()
 
@@ -64,14 +81,30 @@ class _Part:
     def reduce(self, sums: SumsT) -> None:
         if self.rows_are_anchors:
             both = self.mirrored and self.columns_are_anchors
-            reduce_block = KERNELS[self.backend].reduce_block
+            reduce_block = kernels_of(self.backend).reduce_block
             reduce_block(self.block, sums.part(self.rows), sums.part(self.columns) if both else None)
 
 
-def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float | Tensor) -> Iterator[_Part]:
+@dataclass(frozen=True)
+class _Operands:
+    """Embeddings as the backend multiplies them."""
+
+    stack: Tensor  # of this rank
+    everyone: Tensor
+    queue: Tensor | None
+
+    @classmethod
+    def of(cls, layout: Layout, own: Tensor, everyone: Tensor, queue: Tensor | None) -> _Operands:
+        """`own` is an operand already; alone, everyone is just this rank."""
+        operand, dtype = kernels_of(layout.backend).operand, layout.embedding_type
+        all_rows = own if layout.ranks.size == 1 else operand(everyone, dtype)
+        return cls(own, all_rows, None if queue is None else operand(queue, dtype))
+
+
+def _parts(layout: Layout, operands: _Operands, scale: float | Tensor) -> Iterator[_Part]:
     """The blocks that cover this rank's rows: alone, each pair of views once; among ranks, from both of its sides."""
     pairing, alone = layout.pairing, layout.ranks.size == 1
-    stack = layout.own_stack(everyone)
+    stack, everyone, queue = operands.stack, operands.everyone, operands.queue
     sides = list(pairing.blocks)
     if not alone:
         sides += [(columns, rows) for rows, columns in pairing.blocks if rows != columns]
@@ -84,6 +117,7 @@ def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float 
                 scale,
                 excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
                 symmetric=alone and row_views == column_views,
+                bounded=layout.normalize,
             ),
             rows=rows,
             columns=columns,
@@ -98,7 +132,7 @@ def _parts(layout: Layout, everyone: Tensor, queue: Tensor | None, scale: float 
         anchor_views = tuple(range(pairing.anchor_views))
         rows = span(anchor_views, layout.own_samples)
         yield _Part(
-            block=Block(stack[rows], queue, scale),
+            block=Block(stack[rows], queue, scale, bounded=layout.normalize),
             rows=rows,
             columns=slice(len(everyone), len(everyone) + len(queue)),
             row_views=anchor_views,
@@ -116,25 +150,33 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, stack: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
     ) -> tuple[Tensor, ...]:
         views, own = layout.pairing.anchor_views, layout.own_samples
-        learns_scale = ctx.needs_input_grad[2]
-        inverse_norms = None
-        if layout.normalize:
-            stack, inverse_norms = to_sphere(stack)
+        kernels, learns_scale = kernels_of(layout.backend), ctx.needs_input_grad[2]
+        ready = _ready(stack, scale, layout)
+        stack = ready.rows
         everyone = distributed.gather_views(stack.view(2, own, -1), layout.ranks).flatten(0, 1)
         sums: LogSumExpSums | PhiSums
         if phi is None:
             sums = LogSumExpSums.start(views * own, stack, with_moment=learns_scale)
         else:
             sums = PhiSums.start(phi, views * own, stack, with_moment=learns_scale)
-        for part in _parts(layout, everyone, queue, scale):
+        operands = _Operands.of(layout, ready.operand, everyone, queue)
+        for part in _parts(layout, operands, scale):
             part.reduce(sums)
-        positive = ((stack[:own] * stack[own:]).sum(1) * scale).repeat(views)
-        per_anchor = [positive, *sums.finish(layout.negatives)]
+        per_anchor = [ready.positive, *kernels.finish(sums, layout.negatives)]
         if layout.ranks.size > 1:
             packed_Vnq = torch.stack([q.view(views, own) for q in per_anchor], dim=2)
             per_anchor = [q.flatten() for q in distributed.gather_views(packed_Vnq, layout.ranks).unbind(2)]
         moment = per_anchor.pop() if learns_scale else None
-        ctx.save_for_backward(queue, everyone, inverse_norms, *per_anchor[:2], moment, *keep_scale(ctx, scale))
+        ctx.save_for_backward(
+            stack,
+            ready.inverse_norms,
+            operands.stack,
+            operands.everyone,
+            operands.queue,
+            *per_anchor[:2],
+            moment,
+            *keep_scale(ctx, scale),
+        )
         ctx.layout, ctx.phi = layout, phi
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*per_anchor[2:])
@@ -143,12 +185,13 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        with no_autocast(ctx.saved_tensors[1]):
+        with no_autocast(ctx.saved_tensors[0]):
             return _Streamed._gradients(ctx, *upstream[:2])
 
     @staticmethod
     def _gradients(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None) -> tuple[Tensor | None, ...]:
-        queue, everyone, inverse_norms, positive, value, moment, *kept = ctx.saved_tensors
+        stack, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:8]
+        operands, kept = _Operands(*embeddings), ctx.saved_tensors[8:]
         scale = kept_scale(ctx, kept)
         layout: Layout = ctx.layout
         _, needs_queue, needs_scale = ctx.needs_input_grad[:3]
@@ -160,18 +203,16 @@ class _Streamed(torch.autograd.Function):
             terms = [(g @ slope) / scale for g, slope in ((g_positive, positive), (g_value, moment)) if g is not None]
             d_scale = torch.stack(terms).sum()
 
-        stack = layout.own_stack(everyone)
-        d_stack, d_queue = torch.zeros_like(stack), None
+        from_negatives = d_queue = None
         if g_value is not None:
             reduction = LogSumExp() if ctx.phi is None else MeanPhi(ctx.phi, layout.negatives)
-            parts = _parts(layout, everyone, queue, scale)
-            d_queue = _add_negatives_gradient(d_stack, parts, reduction, Side(value, g_value), layout, needs_queue)
-        if g_positive is not None:
-            d_stack_Vnd, stack_Vnd = (x.view(2, layout.own_samples, -1) for x in (d_stack, stack))
-            pull_n = layout.own(g_positive).view(-1, layout.own_samples).sum(0) * scale
-            d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), stack_Vnd.flip(0))
-        if inverse_norms is not None:
-            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms)
+            parts = _parts(layout, operands, scale)
+            from_negatives, d_queue = _negatives_gradient(
+                stack, parts, reduction, Side(value, g_value), layout, needs_queue
+            )
+        own_positive = None if g_positive is None else layout.own(g_positive)
+        gradient_of = kernels_of(layout.backend).stack_gradient if layout.backend == "triton" else _stack_gradient
+        d_stack = gradient_of(from_negatives, own_positive, stack, inverse_norms, scale)
         # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
         for gradient in (d_stack, d_queue):
             if gradient is not None and layout.ranks.size > 1:
@@ -186,17 +227,48 @@ def _averaged(like: Tensor, g_positive: Tensor | None, g_value: Tensor | None, l
     return averaged[0], averaged[1]
 
 
-def _add_negatives_gradient(
-    d_stack: Tensor,
+def _ready(stack: Tensor, scale: float | Tensor, layout: Layout) -> Ready:
+    views = layout.pairing.anchor_views
+    if layout.backend == "triton":
+        ready: Ready = kernels_of("triton").ready(
+            stack, scale, layout.embedding_type, normalize=layout.normalize, anchor_views=views
+        )
+        return ready
+    unit, inverse_norms = to_sphere(stack) if layout.normalize else (stack, None)
+    view_a, view_b = unit.view(2, layout.own_samples, -1)
+    positive = ((view_a * view_b).sum(1) * scale).repeat(views)
+    return Ready(unit, inverse_norms, positive, unit)
+
+
+def _stack_gradient(
+    from_negatives: Tensor | None,
+    g_positive: Tensor | None,
+    unit: Tensor,
+    inverse_norms: Tensor | None,
+    scale: float | Tensor,
+) -> Tensor:
+    """Gradient of a stack [2n, d] from what its rows get as negatives and from its anchors' positive scores."""
+    d_stack = torch.zeros_like(unit) if from_negatives is None else from_negatives
+    if g_positive is not None:
+        d_stack_Vnd, unit_Vnd = (x.view(2, len(unit) // 2, -1) for x in (d_stack, unit))
+        pull_n = g_positive.view(-1, len(unit) // 2).sum(0) * scale
+        d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), unit_Vnd.flip(0))
+    if inverse_norms is not None:
+        d_stack = gradient_before_sphere(d_stack, unit, inverse_norms)
+    return d_stack
+
+
+def _negatives_gradient(
+    stack: Tensor,
     parts: Iterator[_Part],
     reduction: LogSumExp | MeanPhi,
     anchors: Side,
     layout: Layout,
     needs_queue: bool,
-) -> Tensor | None:
-    """Add what the negatives send to this rank's rows; returns what they send to the queue."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """What the negatives send to this rank's rows, and to the queue."""
     own_anchors = Side(layout.own(anchors.value), layout.own(anchors.gradient))
-    d_queue = None
+    d_stack = d_queue = None
     for part in parts:
         from_queue = not part.column_views
         need_rows = any(layout.needs_gradient[v] for v in part.row_views)
@@ -205,7 +277,7 @@ def _add_negatives_gradient(
         )
         if not (need_rows or need_columns):
             continue
-        d_rows, d_columns = KERNELS[layout.backend].block_gradients(
+        d_rows, d_columns = kernels_of(layout.backend).block_gradients(
             part.block,
             reduction,
             own_anchors.part(part.rows) if part.rows_are_anchors else None,
@@ -213,10 +285,14 @@ def _add_negatives_gradient(
             need_rows=need_rows,
             need_columns=need_columns,
         )
+        if d_stack is None and d_rows is not None and len(d_rows) == len(stack):
+            d_stack, d_rows = d_rows, None
+        elif d_stack is None:
+            d_stack = torch.zeros_like(stack)
         if d_rows is not None:
             d_stack[part.rows] += d_rows
         if from_queue:
             d_queue = d_columns
         elif d_columns is not None:
             d_stack[part.columns] += d_columns
-    return d_queue
+    return d_stack, d_queue

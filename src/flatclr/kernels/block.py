@@ -23,6 +23,17 @@ class Block:
     scale: float | Tensor  # inverse temperature
     excluded: tuple[Diagonal, ...] = ()
     symmetric: bool = False  # rows and columns are the same embeddings
+    bounded: bool = False  # on the unit sphere: no score exceeds the scale
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A stack of two views, ready to be contrasted."""
+
+    rows: Tensor  # [2n, d] in accumulation precision, on the sphere if asked
+    inverse_norms: Tensor | None  # [2n, 1] of the stack as it came, if it was put on the sphere
+    positive: Tensor  # score of every anchor's positive
+    operand: Tensor  # the rows as the products take them
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Phi:
-    """A function of a score with its derivative; the name is what a fused kernel looks up.
+    """A function of a score with its derivative.
+
+    A fused kernel cannot call them: it looks the name up and wants the numbers the function closes over, at most two.
+    None says that no kernel knows the function.
 
     >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
     >>> square.derivative(torch.tensor(3.0))
@@ -20,6 +23,7 @@ class Phi:
     name: str
     value: Callable[[Tensor], Tensor | float]
     derivative: Callable[[Tensor], Tensor | float]
+    parameters: tuple[float | Tensor, ...] | None = None
 
     def values(self, scores: Tensor) -> Tensor:
         return _in_full(self.value(scores), scores)

@@ -46,6 +46,23 @@ def tile_edge(device: torch.device) -> int:
     return 512 if device.type == "cpu" else 4096
 
 
+def require_usable(embeddings: Tensor) -> None:
+    """Every floating-point tensor is."""
+
+
+def require_known(phi: Phi) -> None:
+    """Every phi is: its functions are called."""
+
+
+def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
+    """Embeddings as the products take them: here in accumulation precision, whatever type they came in."""
+    return embeddings_Rd
+
+
+def finish(sums: LogSumExpSums | PhiSums, negatives: int) -> list[Tensor]:
+    return sums.finish(negatives)
+
+
 def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     for tile, scores in _visit(block):

@@ -38,6 +38,7 @@ class Divergence:
     conjugate_derivative: Function  # the u with f'(u) = t
     cosine_slope: float = 1.0
     cosine_offset: float = 0.0
+    parameters: tuple[float, ...] = ()  # that tell divergences of one name apart
 
     def derivative(self, u: Tensor) -> Tensor:
         """f'(u)"""
@@ -57,6 +58,7 @@ class Divergence:
             f"{self.name}_gaussian",
             value=lambda score: self.penalty(score + log_shift),
             derivative=lambda score: self.penalty_slope(score + log_shift),
+            parameters=(log_shift, *self.parameters),
         )
 
     def cosine_penalty(self) -> Phi:
@@ -65,6 +67,7 @@ class Divergence:
             f"{self.name}_cosine",
             value=lambda cosine: self.conjugate(self.critic(cosine)),
             derivative=lambda cosine: self.cosine_slope * self.conjugate_derivative(self.critic(cosine)),
+            parameters=self.parameters,
         )
 
 
@@ -145,6 +148,7 @@ def tsallis(alpha: float) -> Divergence:
         conjugate=lambda t: base(t) ** power + rest,
         conjugate_derivative=lambda t: base(t) ** rest,
         cosine_offset=1.0 if alpha > 1 else -2.0,
+        parameters=(alpha,),
     )
 
 

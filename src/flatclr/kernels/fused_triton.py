@@ -1,0 +1,561 @@
+"""The streamed reductions as fused kernels for CUDA devices; what runs there is in `fused_device`.
+
+Scores and pair weights live in registers only. Products are made in the type of the embeddings (bfloat16, float16, or
+float32 as three tf32 products), sums in float32. No two programs write to one place and partial sums are added in a
+fixed order, so results repeat bit by bit. Nothing waits for the device, so a CUDA graph can hold it.
+
+Shape suffixes: R rows, C columns, d features, Q quantities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from triton.runtime import JITFunction
+
+from flatclr.kernels.block import Block, Diagonal, Ready, Side
+from flatclr.kernels.fused_device import (
+    LARGEST_FIXED_SCALE,
+    anchor_weights_kernel,
+    finish_kernel,
+    gradients_kernel,
+    merge_kernel,
+    mirrored_sums_kernel,
+    ready_kernel,
+    stack_gradient_kernel,
+    sums_kernel,
+)
+from flatclr.kernels.phi import Phi
+from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums, MeanPhi, PhiSums
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AnySums = LogSumExpSums | PhiSums
+FEATURES_AT_ONCE = 256  # more are multiplied chunk by chunk
+CHUNK = 128
+PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
+MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided block once
+FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor cores
+KNOWN_PHIS = {
+    "rpc",
+    *(f"{f}_gaussian" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
+    *(f"{f}_cosine" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
+}
+INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
+SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
+NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How one program covers scores: tile height and width, and how it is run."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    registers: int | None = None  # at most per thread, so that more programs share a multiprocessor
+
+
+# by the bytes of a feature and the padded number of features
+SUMS_TILING = {
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 128, 8, 3), 256: Tiling(128, 128, 8, 2)},
+    4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
+}
+MIRRORED_TILING = {
+    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
+    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
+}
+GRADIENTS_TILING = {
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 64, 8, 2)},
+    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 16, 4, 2)},
+}
+
+
+def sums_tiling(padded_features: int, itemsize: int) -> Tiling:
+    return _nearest(SUMS_TILING[itemsize], padded_features)
+
+
+def mirrored_tiling(padded_features: int, itemsize: int) -> Tiling:
+    return _nearest(MIRRORED_TILING[itemsize], padded_features)
+
+
+def gradients_tiling(padded_features: int, itemsize: int) -> Tiling:
+    return _nearest(GRADIENTS_TILING[itemsize], padded_features)
+
+
+def _nearest(table: dict[int, Tiling], features: int) -> Tiling:
+    return table[min((size for size in table if size >= features), default=max(table))]
+
+
+@cache
+def programs_at_once(device: torch.device) -> int:
+    """How many programs keep the device busy."""
+    if device.type != "cuda":
+        return 4
+    return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def padded_features(d: int) -> int:
+    """A power of two from 16 on, or a multiple of the chunk.
+
+    >>> padded_features(3), padded_features(128), padded_features(200), padded_features(320)
+    (16, 128, 256, 384)
+    """
+    if d > FEATURES_AT_ONCE:
+        return -(-d // CHUNK) * CHUNK
+    return max(16, 1 << (d - 1).bit_length())
+
+
+def untraced(function: Callable[P, T]) -> Callable[P, T]:
+    """torch.compile breaks its graph here: it cannot hold these launches."""
+    wrapped: Callable[P, T] = torch.compiler.disable(function)
+    return wrapped
+
+
+def require_usable(embeddings: Tensor) -> None:
+    """Refuse what the kernels cannot run on."""
+    if embeddings.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise TypeError(
+            f"backend='triton' must be given float32, bfloat16 or float16 embeddings, got {embeddings.dtype}; "
+            "use backend='torch'."
+        )
+    if embeddings.device.type != "cuda" and not INTERPRETED:
+        raise ValueError(
+            f"backend='triton' must be given embeddings on a CUDA device, got {embeddings.device}; "
+            "move them there, or use backend='torch'."
+        )
+
+
+def require_known(phi: Phi) -> None:
+    """Refuse a function that no kernel computes."""
+    if phi.parameters is None or phi.name not in KNOWN_PHIS:
+        raise ValueError(
+            f"phi must be one of {', '.join(sorted(KNOWN_PHIS))} for backend='triton', got {phi.name!r}; "
+            "use backend='torch', which calls its functions."
+        )
+
+
+def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy [R, d] in the type of the products; zeros lie behind every row and behind the last row, to be read."""
+    if INTERPRETED and dtype == torch.bfloat16:
+        embeddings_Rd, dtype = embeddings_Rd.to(dtype), torch.float32  # it has no products of bfloat16
+    rows, d = embeddings_Rd.shape
+    padded = embeddings_Rd.new_empty(rows + PADDING, padded_features(d), dtype=dtype)
+    padded[rows:].zero_()
+    padded[:rows, d:].zero_()
+    copy = padded[:rows, :d]
+    copy.copy_(embeddings_Rd)
+    return copy
+
+
+@untraced
+def ready(stack: Tensor, scale: float | Tensor, dtype: torch.dtype, *, normalize: bool, anchor_views: int) -> Ready:
+    """A stack [2n, d] of two views made ready in one pass."""
+    rows, d = stack.shape
+    samples, padded = rows // 2, padded_features(d)
+    stack = stack.contiguous()
+    unit, inverse_norms = (torch.empty_like(stack), stack.new_empty(rows, 1)) if normalize else (stack, None)
+    positive = stack.new_empty(anchor_views * samples)
+    rounded = stack.dtype if INTERPRETED and dtype == torch.bfloat16 else dtype
+    products = stack.new_empty(rows + PADDING, padded, dtype=rounded)
+    at_once, block_d = _rows_at_once(padded)
+    with torch.cuda.device_of(stack):
+        ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
+            stack,
+            unit,
+            unit if inverse_norms is None else inverse_norms,
+            positive,
+            products,
+            scale,
+            samples,
+            d,
+            SCALE_IS_TENSOR=isinstance(scale, Tensor),
+            NORMALIZE=normalize,
+            BOTH_ANCHOR=anchor_views == 2,
+            PADDING=PADDING,
+            PADDED=padded,
+            ROWS=at_once,
+            BLOCK_D=block_d,
+            **SMALL,
+        )
+    return Ready(unit, inverse_norms, positive, products[:rows, :d] if rounded == dtype else operand(unit, dtype))
+
+
+@untraced
+def finish(sums: AnySums, negatives: int) -> list[Tensor]:
+    """What `sums.finish` gives, in one launch."""
+    if isinstance(sums, PhiSums):
+        return sums.finish(negatives)
+    value, ess, slope = torch.empty_like(sums.total.expand(3, -1), memory_format=torch.contiguous_format).unbind()
+    with torch.cuda.device_of(value):
+        finish_kernel[(_tiles(len(value), 256),)](
+            sums.peak,
+            sums.total,
+            sums.squares,
+            sums.total if sums.moment is None else sums.moment,
+            value,
+            ess,
+            slope,
+            len(value),
+            float(negatives),
+            WITH_MOMENT=sums.moment is not None,
+            ANCHORS=256,
+            **SMALL,
+        )
+    return [value, ess] if sums.moment is None else [value, ess, slope]
+
+
+@untraced
+def stack_gradient(
+    from_negatives: Tensor | None,
+    g_positive: Tensor | None,
+    unit: Tensor,
+    inverse_norms: Tensor | None,
+    scale: float | Tensor,
+) -> Tensor:
+    """Gradient of a stack [2n, d] from what its rows get as negatives and from its anchors' positive scores."""
+    rows, d = unit.shape
+    out = torch.empty_like(unit)
+    at_once, block_d = _rows_at_once(padded_features(d))
+    with torch.cuda.device_of(unit):
+        stack_gradient_kernel[(_tiles(rows // 2, at_once),)](
+            out if from_negatives is None else from_negatives,
+            out if g_positive is None else g_positive.contiguous(),
+            unit,
+            unit if inverse_norms is None else inverse_norms,
+            out,
+            scale,
+            rows // 2,
+            d,
+            SCALE_IS_TENSOR=isinstance(scale, Tensor),
+            FROM_NEGATIVES=from_negatives is not None,
+            FROM_POSITIVES=g_positive is not None,
+            BOTH_ANCHOR=g_positive is not None and len(g_positive) == rows,
+            NORMALIZE=inverse_norms is not None,
+            ROWS=at_once,
+            BLOCK_D=block_d,
+            **SMALL,
+        )
+    return out
+
+
+def _rows_at_once(padded: int) -> tuple[int, int]:
+    """Rows and features a program holds of a stack."""
+    block_d = 1 << (padded - 1).bit_length()
+    return max(1, 2048 // block_d), block_d
+
+
+@untraced
+def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
+    """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
+    two_sided = block.symmetric or columns is not None
+    with torch.cuda.device_of(block.rows_Rd):
+        for way, choose in _ways(block, isinstance(rows, PhiSums)):
+            if two_sided and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
+                _reduce_mirrored(block, rows, columns, way, choose)
+                continue
+            _reduce(block, rows, way, choose)
+            if columns is not None and not block.symmetric:
+                _reduce(_transposed(block), columns, way, choose)
+
+
+@untraced
+def block_gradients(
+    block: Block,
+    reduction: LogSumExp | MeanPhi,
+    rows: Side | None,
+    columns: Side | None,
+    *,
+    need_rows: bool,
+    need_columns: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the block's rows and columns; a symmetric block puts both into the first.
+
+    With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
+    """
+    d_rows = d_columns = None
+    if need_rows:
+        d_rows = _row_gradients(block, reduction, rows, columns)
+    if need_columns and not block.symmetric:
+        d_columns = _row_gradients(_transposed(block), reduction, columns, rows)
+    return d_rows, d_columns
+
+
+def _ways(block: Block, phi: bool) -> list[tuple[str, bool]]:
+    """The launches a block needs, and whether the device chooses among them by the scale only it knows."""
+    if phi:
+        return [("phi", False)]
+    if not block.bounded:
+        return [("online", False)]
+    if isinstance(block.scale, Tensor):
+        return [("fixed", True), ("online", True)]
+    return [("fixed" if abs(block.scale) <= LARGEST_FIXED_SCALE.value else "online", False)]
+
+
+def _transposed(block: Block) -> Block:
+    """Rows for columns."""
+    excluded = tuple(Diagonal(e.row_start + e.offset, e.row_stop + e.offset, -e.offset) for e in block.excluded)
+    return replace(block, rows_Rd=block.columns_Cd, columns_Cd=block.rows_Rd, excluded=excluded)
+
+
+def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
+    """Add the block's scores to the sums of its rows."""
+    tiling = sums_tiling(*_feature_kind(block))
+    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
+    partial = block.rows_Rd.new_empty(_quantities(sums, way), parts, row_count, dtype=torch.float32)
+    sums_kernel[(row_tiles, parts)](
+        block.rows_Rd,
+        block.columns_Cd,
+        block.scale,
+        *_parameters(sums),
+        partial,
+        row_count,
+        column_count,
+        _offsets(block),
+        parts,
+        tiles_per_program,
+        **_sums_constants(block, sums, way, choose, tiling),
+    )
+    _merge(sums, partial, parts, block.scale, way, choose)
+
+
+def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: str, choose: bool) -> None:
+    """Add the block's scores to the sums of its rows and of its columns; those of a symmetric block are its rows."""
+    tiling = _mirrored_tiling_of(block, rows)
+    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if block.symmetric else 1)
+    quantities = _quantities(rows, way)
+    row_slots = parts + (row_tiles if block.symmetric else 0)  # one buffer for both, column slots behind row slots
+    row_partial = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
+    column_partial = row_partial if block.symmetric else row_partial.new_empty(quantities, row_tiles, column_count)
+    mirrored_sums_kernel[(row_tiles, parts)](
+        block.rows_Rd,
+        block.columns_Cd,
+        block.scale,
+        *_parameters(rows),
+        row_partial,
+        column_partial,
+        row_count,
+        column_count,
+        _offsets(block),
+        row_slots,
+        column_partial.shape[1],
+        parts if block.symmetric else 0,
+        tiles_per_program,
+        SYMMETRIC=block.symmetric,
+        **_sums_constants(block, rows, way, choose, tiling),
+    )
+    _merge(rows, row_partial, parts, block.scale, way, choose, triangle=tiling.rows if block.symmetric else 0)
+    if columns is not None and not block.symmetric:
+        _merge(columns, column_partial, row_tiles, block.scale, way, choose)
+
+
+def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling: Tiling) -> dict[str, Any]:
+    return {
+        "SCALE_IS_TENSOR": isinstance(block.scale, Tensor),
+        "WAY": way,
+        "CHOOSE": choose,
+        "WITH_MOMENT": sums.moment is not None,
+        **_parameter_constants(sums),
+        **_feature_constants(block),
+        **_tiling_constants(tiling),
+    }
+
+
+def _tiling_constants(tiling: Tiling) -> dict[str, int]:
+    limit = {} if tiling.registers is None else {"maxnreg": tiling.registers}
+    return {
+        "BLOCK_M": tiling.rows,
+        "BLOCK_N": tiling.columns,
+        "num_warps": tiling.warps,
+        "num_stages": tiling.stages,
+        "enable_fp_fusion": True,
+        **limit,
+    }
+
+
+def _merge(
+    sums: AnySums,
+    partial_QSA: Tensor,
+    slots: int,
+    scale: float | Tensor,
+    way: str,
+    choose: bool,
+    *,
+    triangle: int = 0,
+) -> None:
+    anchors = partial_QSA.shape[2]
+    at_once = min(32, triangle) if triangle else 32
+    total = sums.total
+    merge_kernel[(_tiles(anchors, at_once),)](
+        partial_QSA,
+        total,
+        sums.squares if isinstance(sums, LogSumExpSums) else total,
+        total if sums.moment is None else sums.moment,
+        sums.peak if isinstance(sums, LogSumExpSums) else total,
+        scale,
+        anchors,
+        slots,
+        partial_QSA.shape[1],
+        SCALE_IS_TENSOR=isinstance(scale, Tensor),
+        WAY=way,
+        CHOOSE=choose,
+        WITH_MOMENT=sums.moment is not None,
+        TRIANGLE=triangle,
+        SLOTS=32,
+        ANCHORS=at_once,
+        **SMALL,
+    )
+
+
+def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | None, columns: Side | None) -> Tensor:
+    phi = reduction.phi if isinstance(reduction, MeanPhi) else None
+    dtype = block.rows_Rd.dtype
+    unit: float | Tensor = 1.0
+    if dtype == torch.float16:
+        unit = _unit([side.gradient for side in (rows, columns) if side is not None], bits=14 if phi is None else 4)
+        rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
+    ways = _ways(block, phi is not None)
+    tiling = gradients_tiling(*_feature_kind(block))
+    (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
+    row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
+    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
+    out = block.rows_Rd.new_empty(parts, row_count, d, dtype=torch.float32)
+    blocks = _feature_constants(block)
+    block_out = blocks["BLOCK_D"]
+    if blocks["CHUNKS"] > 1 and blocks["CHUNKS"] % 2 == 0:
+        block_out *= 2
+    with torch.cuda.device_of(block.rows_Rd):
+        for way, choose in ways:
+            sides = [_side_of(side, way, block.scale, out) for side in (rows, columns)]
+            gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
+                block.rows_Rd,
+                block.columns_Cd,
+                *sides[0],
+                *sides[1],
+                out,
+                block.scale,
+                *_parameters(reduction),
+                unit,
+                1.0 if phi is None else 1 / reduction.negatives,  # type: ignore[union-attr]
+                row_count,
+                column_count,
+                d,
+                _offsets(block),
+                tiles_per_program,
+                SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
+                **_parameter_constants(reduction),
+                UNIT_IS_TENSOR=isinstance(unit, Tensor),
+                WAY=way,
+                CHOOSE=choose,
+                ROW_ANCHORS=rows is not None,
+                COLUMN_ANCHORS=columns is not None,
+                BLOCK_OUT=block_out,
+                **blocks,
+                **_tiling_constants(tiling),
+            )
+    return out[0] if parts == 1 else out.sum(0)
+
+
+def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
+    """(value, weight) of a side's anchors as the kernel takes them that way."""
+    if side is None:
+        return unused, unused
+    gradient = side.gradient.contiguous()
+    if way != "fixed":
+        return side.value, gradient
+    weights = torch.empty_like(side.value)
+    anchor_weights_kernel[(_tiles(len(weights), 256),)](
+        side.value,
+        gradient,
+        weights,
+        scale,
+        len(weights),
+        SCALE_IS_TENSOR=isinstance(scale, Tensor),
+        ANCHORS=256,
+        **SMALL,
+    )
+    return side.value, weights
+
+
+def _unit(gradients: list[Tensor], bits: int) -> Tensor:
+    """Upstream gradients count in this unit, so that float16 pair weights neither overflow nor vanish."""
+    largest = torch.stack([g.abs().amax() for g in gradients]).amax()
+    return (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def _feature_kind(block: Block) -> tuple[int, int]:
+    """Padded number of features, and bytes of each."""
+    return padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype.itemsize
+
+
+def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:
+    tiling = mirrored_tiling(*_feature_kind(block))
+    # a moment is one more tile of registers
+    return tiling if sums.moment is None else replace(tiling, rows=tiling.rows // 2)
+
+
+def _mirrored_bytes(block: Block, sums: AnySums) -> int:
+    tiles = _tiles(len(block.rows_Rd), _mirrored_tiling_of(block, sums).rows)
+    return 4 * _quantities(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
+
+
+def _quantities(sums: AnySums, way: str) -> int:
+    if way == "online":
+        return 4
+    return (1 if way == "phi" else 2) + (sums.moment is not None)
+
+
+def _parts(block: Block, row_tiles: int, column_tiles: int, *, busy: int) -> tuple[int, int]:
+    """Into how many strips the columns are cut so that the device is busy, and the tiles in each."""
+    wanted = -(-busy * programs_at_once(block.rows_Rd.device) // row_tiles)
+    per_program = -(-column_tiles // min(wanted, column_tiles))
+    return -(-column_tiles // per_program), per_program
+
+
+def _offsets(block: Block) -> tuple[int, int, int, int, int]:
+    """(s, a, b, c, d): row i < s meets its own sample in columns i + a and i + b, the others in i + c and i + d."""
+    row_count = len(block.rows_Rd)
+    starts = sorted({e.row_start for e in block.excluded})
+    by_start = [[e.offset for e in block.excluded if e.row_start == start] for start in starts]
+    assert len(starts) <= 2, "rows come from one view or two"
+    assert all(len(found) <= 2 for found in by_start), "columns come from one view or two"
+    early, late = ([*found, NO_DIAGONAL, NO_DIAGONAL][:2] for found in [*by_start, [], []][:2])
+    split = starts[1] if len(starts) == 2 else row_count
+    return split, early[0], early[1], late[0], late[1]
+
+
+def _feature_constants(block: Block) -> dict[str, Any]:
+    padded, dtype = padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
+    assert block.rows_Rd.stride() == block.columns_Cd.stride() == (padded, 1), "embeddings come from `operand`"
+    chunks = 1 if padded <= FEATURES_AT_ONCE else padded // CHUNK
+    precision = FLOAT32_PRODUCTS if dtype == torch.float32 else None
+    return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
+
+
+def _parameters(of: AnySums | LogSumExp | MeanPhi) -> tuple[float | Tensor, float | Tensor]:
+    known = (of.phi.parameters or ()) if isinstance(of, PhiSums | MeanPhi) else ()
+    first, second, *_ = (*known, 0.0, 0.0)
+    return first, second
+
+
+def _parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
+    first, second = _parameters(of)
+    return {
+        "FIRST_IS_TENSOR": isinstance(first, Tensor),
+        "SECOND_IS_TENSOR": isinstance(second, Tensor),
+        "PHI": of.phi.name if isinstance(of, PhiSums | MeanPhi) else "",
+    }
+
+
+def _tiles(count: int, edge: int) -> int:
+    return -(-count // edge)
