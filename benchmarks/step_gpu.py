@@ -2,7 +2,7 @@
 
     python -m benchmarks.step_gpu --help
 
-ResNet-18 with CIFAR stem on random images of CIFAR's size, bf16, FlatNCE under ESS control, SGD: indexing, augmentation,
+ResNet-18 with CIFAR stem on random images of that size, bf16, FlatNCE under ESS control, SGD: indexing, augmentation,
 encoder, loss, backward, optimizer and controller. Time is that of the wall over many steps, host work included.
 """
 
