@@ -307,6 +307,16 @@ def test_a_compiled_objective_gives_the_same_loss_and_gradient() -> None:
     torch.testing.assert_close(torch.autograd.grad(got, z_a), torch.autograd.grad(want, z_a))
 
 
+def test_whole_numbers_are_numbers() -> None:
+    z_a, z_b, _ = Batch.random(9, 4).tensors(torch.float32)
+    got, want = (flatclr.RPC(1, a=1, b=1, g=1, backend=backend)(z_a, z_b) for backend in ("triton", "torch"))
+    torch.testing.assert_close(got, want)
+    got, want = (
+        flatclr.contrast_stats(z_a, z_b, inverse_temperature=beta, backend="triton").gap for beta in (1, np.float32(1))
+    )
+    torch.testing.assert_close(got, want)
+
+
 CUBE = Phi("cube", value=lambda s: s**3, derivative=lambda s: 3 * s**2)
 IMPOSTOR = Phi("rpc", value=lambda s: s**3, derivative=lambda s: 3 * s**2)
 

@@ -112,10 +112,10 @@ def test_half_precision_on_the_device_accumulates_in_float32(dtype: torch.dtype)
 
 
 def relative_error(got: Tensor, want: Tensor) -> float:
-    """In relation to the norm, or to 10 where it is 0 (nothing moves on the sphere of one dimension)."""
+    """In relation to the norm, or to 100 where it is 0 (nothing moves on the sphere of one dimension)."""
     norm = want.double().norm().cpu()
     error = (got.double().cpu() - want.double().cpu()).norm()
-    return float(error / torch.where(norm > 1e-9, norm, 10))
+    return float(error / torch.where(norm > 1e-9, norm, 100))
 
 
 def leave_nans_in_free_memory() -> None:
@@ -267,6 +267,7 @@ def test_fused_memory_is_a_sliver_of_the_score_matrix(pairing: str) -> None:
     assert torch.cuda.max_memory_allocated() - before < 4 * n * n / 8
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
 def test_a_compiled_fused_objective_gives_the_same_gradient() -> None:
     batch = Batch.random(300, 32)
     objective = flatclr.InfoNCE(backend="triton")

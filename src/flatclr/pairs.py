@@ -181,7 +181,7 @@ class PairSet:
         """A number, or a 0-dim tensor in the precision of the sums."""
         if isinstance(inverse_temperature, Tensor):
             return inverse_temperature.to(self.z_a.device, accumulation_type(self.z_a)).reshape(())
-        return inverse_temperature
+        return inverse_temperature if isinstance(inverse_temperature, float) else float(inverse_temperature)
 
     def positive(self, inverse_temperature: float | Tensor) -> Tensor:
         view_a, view_b = self.everyone_VNd

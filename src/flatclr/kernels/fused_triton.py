@@ -315,7 +315,7 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
-        *_parameters(sums),
+        *_parameters(sums, block.rows_Rd.device),
         partial,
         row_count,
         column_count,
@@ -341,7 +341,7 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
-        *_parameters(rows),
+        *_parameters(rows, block.rows_Rd.device),
         row_partial,
         column_partial,
         row_count,
@@ -418,13 +418,12 @@ def _merge(
 
 
 def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | None, columns: Side | None) -> Tensor:
-    phi = reduction.phi if isinstance(reduction, MeanPhi) else None
+    is_phi = isinstance(reduction, MeanPhi)
     dtype = block.rows_Rd.dtype
     unit: float | Tensor = 1.0
     if dtype == torch.float16:
-        unit = _unit([side.gradient for side in (rows, columns) if side is not None], bits=14 if phi is None else 4)
+        unit = _unit([side.gradient for side in (rows, columns) if side is not None], bits=4 if is_phi else 14)
         rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
-    ways = _ways(block, phi is not None)
     tiling = gradients_tiling(*_feature_kind(block))
     (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
@@ -435,7 +434,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     if blocks["CHUNKS"] > 1 and blocks["CHUNKS"] % 2 == 0:
         block_out *= 2
     with torch.cuda.device_of(block.rows_Rd):
-        for way, choose in ways:
+        for way, choose in _ways(block, is_phi):
             sides = [_side_of(side, way, block.scale, out) for side in (rows, columns)]
             gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
                 block.rows_Rd,
@@ -444,9 +443,9 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
                 *sides[1],
                 out,
                 block.scale,
-                *_parameters(reduction),
+                *_parameters(reduction, block.rows_Rd.device),
                 unit,
-                1.0 if phi is None else 1 / reduction.negatives,  # type: ignore[union-attr]
+                1 / reduction.negatives if isinstance(reduction, MeanPhi) else 1.0,
                 row_count,
                 column_count,
                 d,
@@ -542,18 +541,20 @@ def _feature_constants(block: Block) -> dict[str, Any]:
     return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
 
 
-def _parameters(of: AnySums | LogSumExp | MeanPhi) -> tuple[float | Tensor, float | Tensor]:
+def _parameters(of: AnySums | LogSumExp | MeanPhi, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
+    """The numbers a phi closes over, those that are tensors on the device."""
     known = (of.phi.parameters or ()) if isinstance(of, PhiSums | MeanPhi) else ()
-    first, second, *_ = (*known, 0.0, 0.0)
+    first, second, *_ = (*(p.to(device) if isinstance(p, Tensor) else float(p) for p in known), 0.0, 0.0)
     return first, second
 
 
 def _parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
-    first, second = _parameters(of)
+    phi = of.phi if isinstance(of, PhiSums | MeanPhi) else None
+    first, second, *_ = (*((phi.parameters or ()) if phi is not None else ()), 0.0, 0.0)
     return {
         "FIRST_IS_TENSOR": isinstance(first, Tensor),
         "SECOND_IS_TENSOR": isinstance(second, Tensor),
-        "PHI": of.phi.name if isinstance(of, PhiSums | MeanPhi) else "",
+        "PHI": "" if phi is None else phi.name,
     }
 
 
