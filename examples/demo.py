@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from known_mi import BATCH, OBJECTIVES, POOL_NEGATIVES, GaussianPairs, Reading, readings
@@ -29,7 +28,6 @@ from flatclr.plots import COLOURS, MUTED, figure_style, new_figure, save_figure
 from flatclr.report.figures import OVERVIEW, draw_panels
 from flatclr.report.page import write_report
 from flatclr.runs import RunDirectory, unused_path
-from flatclr.training.trainer import Trainer
 
 PAIR_STEPS, IMAGE_STEPS = 4000, 1248  # 1,248 steps of 32 images: four passes over the embedded images
 console = Console()
@@ -111,15 +109,6 @@ def known_mi_figure(rows: list[Reading], truth_nats: float) -> Figure:
     return figure
 
 
-def measure_untrained(trainer: Trainer, row: dict[str, Any]) -> None:
-    """Evaluate the encoder before its first step, by the code and on the images of every later evaluation."""
-    if row["kind"] == "start" and trainer.run is not None:
-        untrained = {"step": 0, "epoch": 0.0, "kind": "evaluation", **trainer.evaluate()}
-        trainer.run.append_metrics(untrained)
-        for event in trainer.on_event:
-            event(trainer, untrained)
-
-
 def images_act(out: Path, *, steps: int, seed: int) -> None:
     """The trainer of `flatclr train` on the embedded images."""
     console.rule("Act two: an encoder from images, without labels")
@@ -129,7 +118,7 @@ def images_act(out: Path, *, steps: int, seed: int) -> None:
         batch_size=32,
         steps=steps,
         eval_every=max(1, -(-steps // 3)),
-        log_every=max(1, min(20, steps // 4)),
+        log_every=max(1, min(50, steps // 4)),
         seed=seed,
         out=str(out / "training"),
     )
@@ -138,7 +127,7 @@ def images_act(out: Path, *, steps: int, seed: int) -> None:
         f"{config.batch_size} images, {steps:,} steps, seed {seed}; the untrained encoder is measured first."
     )
     with LiveDisplay() as display:
-        result = flatclr.train(config, on_event=[display, measure_untrained])
+        result = flatclr.train(config, on_event=[display])
     run = RunDirectory.open(result.path)
     rows = run.metrics()
     save_figure(out / "training.png", draw_panels(OVERVIEW, rows, run.config(), columns=3))

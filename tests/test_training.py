@@ -22,8 +22,10 @@ from flatclr.models.saving import load_encoder
 from flatclr.runs import RunDirectory
 from flatclr.training import checkpoint
 from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.parts import build_objective
+from flatclr.training.quality import ImageQuality
 from flatclr.training.queue import EmbeddingQueue
-from flatclr.training.trainer import Trainer, TrainingStoppedError, build_objective, train
+from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 
 ROOT = Path(__file__).parent.parent
@@ -53,16 +55,16 @@ def test_a_run_directory_says_what_happened(tmp_path: Path) -> None:
     rows = run.metrics()
     assert [row["step"] for row in rows if row["kind"] == "log"] == [5, 10]
     log = next(row for row in rows if row["kind"] == "log")
-    gauges = "loss mi_nats ceiling_nats saturation ess ess_quantiles beta alignment uniformity gradient_norm images_per_second"
+    gauges = "loss mi_nats ceiling_nats saturation ess ess_quantiles beta alignment uniformity gradient_norm gradient_snr images_per_second"
     assert set(gauges.split()) <= log.keys()
     evaluation = [row for row in rows if row["kind"] == "evaluation"][-1]
-    assert {"knn", "effective_rank", "pool_mi_nats", "pool_mi_best_nats"} <= evaluation.keys()
+    assert {"knn", "effective_rank", "pool_mi_nats", "pool_mi_best_nats", "collision_rate"} <= evaluation.keys()
     encoder = load_encoder(result.path)
     assert encoder(torch.rand(2, 1, 28, 28)).shape[0] == 2
 
 
 def test_training_teaches_the_encoder(tmp_path: Path) -> None:
-    settings = {"batch_size": 32, "encoder_options": {"width": 16}, "log_every": 50}
+    settings = {"batch_size": 32, "encoder_options": {"width": 16}, "log_every": 50, "eval_samples": 5000}
     trainer = Trainer(config(tmp_path / "run", 150, **settings), None)
     before = trainer.evaluate()
     after = trainer.fit().metrics
@@ -70,7 +72,7 @@ def test_training_teaches_the_encoder(tmp_path: Path) -> None:
     assert after["knn"] > 0.7
 
 
-def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path) -> None:
     import numpy as np
 
     labels = np.repeat(np.arange(4), 50)
@@ -79,13 +81,14 @@ def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path, monkey
         images=(60 * labels[:, None, None] + np.zeros((200, 28, 28))).astype(np.uint8),
         labels=labels,
     )
-    trainer = Trainer(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz")), None)
-    monkeypatch.setattr("flatclr.training.trainer.EVALUATION_IMAGES", 40)
-    _, chosen = trainer._features(trainer.train_step.network.encoder, trainer.source)
+    trainer = Trainer(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz"), eval_samples=40), None)
+    assert isinstance(trainer.quality, ImageQuality)
+    encoder = trainer.train_step.network.encoder
+    _, chosen = trainer.quality.features(encoder, trainer.quality.source)
     assert chosen is not None
     assert len(chosen) == 40
     assert set(chosen.tolist()) == {0, 1, 2, 3}
-    again = trainer._features(trainer.train_step.network.encoder, trainer.source)[1]
+    again = trainer.quality.features(encoder, trainer.quality.source)[1]
     assert torch.equal(chosen, again)
 
 
@@ -325,8 +328,8 @@ def test_reading_ahead_gives_the_batches_of_resident_images() -> None:
 
     class Resident(Streamed):
         @property
-        def images(self) -> Tensor:
-            return self.stored
+        def in_memory(self) -> tuple[Tensor]:
+            return (self.stored,)
 
     images = torch.arange(50).view(-1, 1, 1, 1)
     plan, cpu = BatchPlan(samples=50, batch_size=6, seed=0), torch.device("cpu")
@@ -334,7 +337,7 @@ def test_reading_ahead_gives_the_batches_of_resident_images() -> None:
         list(Loader(s(images), plan, own=slice(0, 6), device=cpu).steps(3, 20)) for s in (Streamed, Resident)
     )
     assert [step for step, _ in streamed] == list(range(3, 20))
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(streamed, resident, strict=True))
+    assert all(torch.equal(a, b) for (_, (a,)), (_, (b,)) in zip(streamed, resident, strict=True))
 
 
 def test_a_queue_overwrites_its_oldest_rows_first() -> None:
@@ -351,7 +354,7 @@ def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
-    small = ["--batch-size", "8", "--set", "encoder_options={width: 8}", "--device", "cpu"]
+    small = ["--batch-size", "8", "--set", "encoder_options={width: 8}", "--set", "eval_samples=500", "--device", "cpu"]
     done = run_cli("train", "--steps", "3", "--out", "run", "--json", *small, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]

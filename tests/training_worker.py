@@ -1,6 +1,6 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.training_worker OUT STEPS [--resume]
+python -m tests.training_worker OUT STEPS [--resume] [--micro-batch]
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def config(out: Path, steps: int, **settings: object) -> TrainConfig:
         warmup_epochs=0.01,
         log_every=5,
         eval_every=10_000,
+        eval_start=False,
+        eval_samples=500,
         checkpoint_every=4,
         device="cpu",
         out=str(out),
@@ -35,7 +37,8 @@ def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
     with process_group():
-        train(config(out, steps), resume=out if "--resume" in sys.argv else None)
+        micro_batch = 2 if "--micro-batch" in sys.argv else None
+        train(config(out, steps, micro_batch=micro_batch), resume=out if "--resume" in sys.argv else None)
 
 
 if __name__ == "__main__":

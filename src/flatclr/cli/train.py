@@ -25,23 +25,31 @@ def train_command(
     objective: Annotated[
         str | None, Option(help="infonce, flatnce, holder, align_uniform, fmicl, rpc, dv, nwj, flo.")
     ] = None,
-    ess_target: Annotated[float | None, Option(help="Hold the effective sample size of the negatives here.")] = None,
+    ess_target: Annotated[
+        str | None,
+        Option(help="Hold the effective sample size of the negatives here; 0:0.5,20:0.2 goes there by epoch 20."),
+    ] = None,
     temperature: Annotated[float | None, Option(help="A fixed temperature instead of ESS control.")] = None,
     encoder: Annotated[
         str | None, Option(help="cnn, mlp, resnet18, resnet34, resnet50, timm:NAME, torchvision:NAME.")
     ] = None,
     batch_size: Annotated[int | None, Option(help="Images of the global batch.")] = None,
+    micro_batch: Annotated[
+        int | None, Option(help="Encode this many images at once; the gradient is still that of the whole batch.")
+    ] = None,
     epochs: Annotated[float | None, Option(help="Passes over the data.")] = None,
     steps: Annotated[int | None, Option(help="Optimizer steps, instead of epochs.")] = None,
     optimizer: Annotated[str | None, Option(help="sgd, adamw or lars.")] = None,
     learning_rate: Annotated[float | None, Option(help="Before scaling with the batch.")] = None,
     precision: Annotated[str | None, Option(help="fp32, bf16 or fp16.")] = None,
+    graph: Annotated[bool | None, Option(help="Capture the step in a CUDA graph; --no-graph for debugging.")] = None,
     seed: Annotated[int | None, Option(help="Of everything random.")] = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: cuda where there is one.")] = None,
     out: Annotated[str | None, Option(help="Run directory; default: runs/<data>-<objective>-<seed>.")] = None,
     log_every: Annotated[int | None, Option(help="Steps between lines of metrics.")] = None,
     eval_every: Annotated[int | None, Option(help="Steps between evaluations.")] = None,
     checkpoint_every: Annotated[int | None, Option(help="Steps between checkpoints; default: an epoch.")] = None,
+    wandb: Annotated[str | None, Option(help="Log to this Weights & Biases project, besides TensorBoard.")] = None,
     setting: Annotated[
         list[str] | None, Option("--set", help="Any other setting, NAME=VALUE with a YAML value; may be repeated.")
     ] = None,
@@ -55,6 +63,8 @@ def train_command(
         for name, make in RECIPES.items():
             print(f"{name:<18} {(make.__doc__ or '').strip().splitlines()[0] if make.__doc__ else ''}")
         return
+    if ess_target is not None:
+        given["ess_target"] = _targets(ess_target)
     given |= dict(_parsed(text) for text in setting or [])
     if resume is not None and given:
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
@@ -75,6 +85,17 @@ def _recipe(name: str | None) -> TrainConfig:
 
     require_one_of("recipe", name, RECIPES)
     return RECIPES[name]()
+
+
+def _targets(text: str) -> float | list[list[float]]:
+    try:
+        if ":" not in text:
+            return float(text)
+        return [[float(number) for number in point.split(":")] for point in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--ess-target must be a number or EPOCH:TARGET,EPOCH:TARGET, got {text!r}; say 0.25 or 0:0.5,20:0.2."
+        ) from None
 
 
 def _parsed(text: str) -> tuple[str, Any]:

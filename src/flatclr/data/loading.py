@@ -19,12 +19,14 @@ from torch import Tensor
 
 from flatclr.checks import require_count
 
+Batch = tuple[Tensor, ...]  # (images,), or both sides of paired data
+
 
 class Batches(Protocol):
     """What a loader needs of a source."""
 
     def __len__(self) -> int: ...
-    def batch(self, index: Tensor) -> Tensor: ...
+    def batch(self, index: Tensor) -> Tensor | Batch: ...
 
 
 def seeded_generator(seed: int, *names: int | str) -> torch.Generator:
@@ -67,29 +69,45 @@ def _epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 class Loader:
-    """This rank's images of every step: indexed on the device where they fit, else read ahead by a thread."""
+    """This rank's part of every batch: indexed on the device where the data is in memory, else read ahead by a thread.
+
+    A source in memory has its tensors, samples first, in an attribute `in_memory`.
+    """
 
     def __init__(
         self, source: Batches, plan: BatchPlan, *, own: slice, device: torch.device, read_ahead: int = 4
     ) -> None:
         self.source, self.plan, self.own, self.device, self.read_ahead = source, plan, own, device, read_ahead
-        images = getattr(source, "images", None)
-        self.resident: Tensor | None = images.to(device) if isinstance(images, Tensor) else None
+        in_memory: Batch | None = getattr(source, "in_memory", None)
+        self.resident = None if in_memory is None else tuple(part.to(device) for part in in_memory)
 
-    def steps(self, first: int, last: int) -> Iterator[tuple[int, Tensor]]:
-        """(step, images) for first <= step < last."""
+    def rows(self, index: Tensor) -> Batch:
+        """These samples, on the device."""
+        if self.resident is not None:
+            index = index.to(self.device)
+            return tuple(part[index] for part in self.resident)
+        return tuple(part.to(self.device, non_blocking=True) for part in self._read(index))
+
+    def steps(self, first: int, last: int) -> Iterator[tuple[int, Batch]]:
+        """(step, batch) for first <= step < last."""
         if self.resident is not None:
             for step in range(first, last):
-                yield step, self.resident[self.plan.indices(step)[self.own].to(self.device)]
+                yield step, self.rows(self.own_indices(step))
             return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flatclr-read-ahead") as pool:
-            ahead: deque[tuple[int, Future[Tensor]]] = deque()
+            ahead: deque[tuple[int, Future[Batch]]] = deque()
             for step in range(first, last):
                 while len(ahead) < self.read_ahead and step + len(ahead) < last:
-                    ahead.append((step + len(ahead), pool.submit(self._read, step + len(ahead))))
+                    index = self.own_indices(step + len(ahead))
+                    ahead.append((step + len(ahead), pool.submit(self._read, index)))
                 ready, future = ahead.popleft()
-                yield ready, future.result().to(self.device, non_blocking=True)
+                yield ready, tuple(part.to(self.device, non_blocking=True) for part in future.result())
 
-    def _read(self, step: int) -> Tensor:
-        images = self.source.batch(self.plan.indices(step)[self.own])
-        return images.pin_memory() if self.device.type == "cuda" else images
+    def own_indices(self, step: int) -> Tensor:
+        return self.plan.indices(step)[self.own]
+
+    def _read(self, index: Tensor) -> Batch:
+        read = self.source.batch(index)
+        parts = (read,) if isinstance(read, Tensor) else read
+        # pinned, so that the copy to the device waits for nothing
+        return tuple(part.pin_memory() for part in parts) if self.device.type == "cuda" else parts

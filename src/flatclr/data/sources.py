@@ -124,6 +124,10 @@ class ResidentImages:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def in_memory(self) -> tuple[Tensor]:
+        return (self.images,)
+
     def batch(self, index: Tensor) -> Tensor:
         return self.images[index].contiguous()
 
@@ -367,8 +371,15 @@ class PairedArrays:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def in_memory(self) -> tuple[Tensor, Tensor]:
+        return self.x, self.y
+
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         return self.x[index], self.y[index]
+
+    def subset(self, index: Tensor, name: str) -> PairedArrays:
+        return PairedArrays(self.x[index], self.y[index], name=name)
 
     def fingerprint(self) -> str:
         return _content_hash([self.x, self.y], ())
@@ -380,7 +391,7 @@ class Dataset:
 
     name: str
     train: ImageSource | PairedArrays
-    test: ImageSource | None
+    test: ImageSource | PairedArrays | None
     bank: ImageSource | None = None
 
     @property
@@ -626,12 +637,12 @@ def _reason(error: Exception) -> str:
 
 
 class _Split(NamedTuple):
-    """The seeded choice of test images for data that has no test part of its own."""
+    """The seeded choice of test samples for data that has no test part of its own."""
 
     fraction: float
     seed: int
 
-    def of(self, name: str, source: ResidentImages | FileImages) -> Dataset:
+    def of(self, name: str, source: ResidentImages | FileImages | PairedArrays) -> Dataset:
         held_out = int(len(source) * self.fraction)
         if held_out == 0:
             return Dataset(name, source, None)
@@ -761,7 +772,7 @@ def _open_two_arrays(
 ) -> Dataset:
     """Images with labels if the second array is of class numbers or names, else pairs."""
     if second is not None and second.dtype.kind == "f":
-        return Dataset(name, PairedArrays(first, second, name=name), None)
+        return split.of(name, PairedArrays(first, second, name=name))
     return split.of(name, ResidentImages.of(first, second, classes, image_size=image_size, name=name))
 
 

@@ -249,7 +249,7 @@ def _conv_layer(channels: int, features: int, stride: int, norm: str) -> nn.Sequ
 
 
 class MLP(Encoder):
-    """Fully connected layers on the flattened image."""
+    """Fully connected layers on the flattened image; rows of numbers [N, d] are images of one pixel, d channels."""
 
     def __init__(
         self, *, channels: int, image_size: int, width: int = 512, layers: int = 2, norm: str = "batch"
@@ -266,6 +266,9 @@ class MLP(Encoder):
             self.add_module(f"layer{layer}", nn.Sequential(parts))
             self.features = width
         _initialise(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images[:, :, None, None] if images.dim() == 2 else images)
 
     def encode(self, images: Tensor) -> Tensor:
         if images.shape[2:] != (self.image_size, self.image_size):

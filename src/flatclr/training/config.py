@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -23,7 +23,9 @@ class TrainConfig:
     image_size: int | None = None
     views: Mapping[str, Any] = field(default_factory=dict)  # fields of ViewConfig to change
 
-    encoder: str = "auto"  # cnn up to 32 pixels and one channel, else resnet18
+    workers: int | None = None  # threads that decode image files; None: one per core, at most 8
+
+    encoder: str = "auto"  # cnn up to 32 pixels and one channel, else resnet18; mlp for rows of numbers
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
     head_layers: int = 2
     head_width: int | None = None
@@ -31,14 +33,15 @@ class TrainConfig:
 
     objective: str = "flatnce"
     objective_options: Mapping[str, Any] = field(default_factory=dict)
-    ess_target: float | None = 0.25  # None, or a temperature: no control
+    ess_target: float | Sequence[Sequence[float]] | None = 0.25  # or [[epoch, target], ...]; None: no control
     temperature: float | None = None
-    pairing: str | None = None  # None: the objective's own
+    pairing: str | None = None  # None: the objective's own, for paired data "cross"
     negatives_per_anchor: int | None = None
     queue: int = 0
     momentum: float | None = None  # of a momentum encoder for the keys; needs pairing one_way
 
     batch_size: int = 32
+    micro_batch: int | None = None  # samples of a process encoded at once; None: all of its batch
     epochs: float = 10.0
     steps: int | None = None  # instead of epochs
     optimizer: str = "adamw"
@@ -49,14 +52,18 @@ class TrainConfig:
     clip_norm: float | None = None
     precision: str = "fp32"
     max_bad_steps: int = 20  # non-finite steps in a row before the run stops
+    graph: bool = True  # capture the step in a CUDA graph where that is possible
 
     seed: int = 0
     device: str = "auto"
     out: str | None = None  # None: runs/<data>-<objective>-<seed>, numbered if taken
-    log_every: int = 20
+    log_every: int = 50
     eval_every: int = 500
+    eval_start: bool = True  # evaluate the untrained encoder too
+    eval_samples: int = 10_000  # of each split, and of the pool, at most
     checkpoint_every: int | None = None  # steps; None: every epoch
     checkpoint_minutes: float = 5.0
+    wandb: str | None = None  # project to log to with Weights & Biases, besides TensorBoard
 
     def __post_init__(self) -> None:
         require_one_of("objective", self.objective, OBJECTIVES)
@@ -65,9 +72,18 @@ class TrainConfig:
         require_one_of("precision", self.precision, PRECISIONS)
         if self.pairing is not None:
             require_one_of("pairing", self.pairing, PAIRINGS)
-        for name in ("batch_size", "log_every", "eval_every", "head_layers", "embedding", "max_bad_steps"):
+        for name in (
+            "batch_size",
+            "log_every",
+            "eval_every",
+            "head_layers",
+            "embedding",
+            "max_bad_steps",
+            "eval_samples",
+        ):
             require_count(name, getattr(self, name), advice="pass a larger whole number.")
-        for name in ("steps", "negatives_per_anchor", "checkpoint_every", "image_size", "head_width"):
+        optional = ("steps", "negatives_per_anchor", "checkpoint_every", "image_size", "head_width", "micro_batch")
+        for name in (*optional, "workers"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), advice="pass a larger whole number, or leave it out.")
         for name in ("epochs", "learning_rate", "checkpoint_minutes"):
@@ -76,8 +92,9 @@ class TrainConfig:
             require_number(name, getattr(self, name), above=-1e-12, advice="pass 0 or more.")
         if self.temperature is not None:
             require_number("temperature", self.temperature, above=0)
-        if self.ess_target is not None:
-            require_number("ess_target", self.ess_target, above=0, below=1)
+        for epoch, target in self.ess_targets:
+            require_number("epoch of ess_target", epoch, above=-1e-12, advice="epochs count from 0.")
+            require_number("ess_target", target, above=0, below=1)
         if self.clip_norm is not None:
             require_number("clip_norm", self.clip_norm, above=0)
         if self.momentum is not None:
@@ -86,6 +103,20 @@ class TrainConfig:
                 raise ValueError(
                     f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
                 )
+
+    @property
+    def ess_targets(self) -> list[tuple[float, float]]:
+        """(epoch, target) in order of time; one alone holds for the whole run, none is no control."""
+        given = self.ess_target
+        if given is None:
+            return []
+        if not isinstance(given, Sequence):
+            return [(0.0, given)]
+        if not given or any(not isinstance(point, Sequence) or len(point) != 2 for point in given):
+            raise ValueError(
+                f"ess_target must be a number or [[epoch, target], ...], got {given!r}; say [[0, 0.5], [20, 0.2]]."
+            )
+        return sorted((epoch, target) for epoch, target in given)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in asdict(self).items()}

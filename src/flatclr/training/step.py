@@ -10,25 +10,15 @@ from torch import Tensor, nn
 
 from flatclr import distributed
 from flatclr.contrast import ContrastStats
-from flatclr.data.loading import seeded_generator
-from flatclr.data.views import ViewConfig, apply_views, draw_views
+from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import unwrapped
 from flatclr.objectives import Objective
+from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
+from flatclr.training.inputs import Inputs, Views
+from flatclr.training.networks import Network, TwoTowers, frozen_running_statistics
 from flatclr.training.queue import EmbeddingQueue
-
-
-class Network(nn.Module):
-    """Encoder and projection head; both views pass in one batch."""
-
-    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder, self.head = encoder, head
-
-    def forward(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head(self.encoder(images))
-        return embeddings
 
 
 @dataclass
@@ -36,7 +26,6 @@ class StepResult:
     loss: Tensor
     stats: ContrastStats
     gradient_norm: Tensor
-    finite: bool
     embeddings: tuple[Tensor, Tensor]
 
 
@@ -44,72 +33,99 @@ class StepResult:
 class TrainStep:
     """Everything a step changes; what is in `state_dict` is all that resuming needs."""
 
-    network: nn.Module  # a Network, perhaps inside DistributedDataParallel
+    network: nn.Module  # a Network or TwoTowers, perhaps inside DistributedDataParallel
     objective: Objective
     optimizer: torch.optim.Optimizer
-    views: ViewConfig
-    image_size: int
-    batch_size: int  # global
-    seed: int
+    inputs: Inputs
     ranks: Ranks
     keys: MomentumEncoder | None = None
     queue: EmbeddingQueue | None = None
     precision: str = "fp32"
     clip_norm: float | None = None
+    micro_batch: int | None = None  # samples of this rank encoded at once; None: all
 
     def __post_init__(self) -> None:
-        device_type = next(self.network.parameters()).device.type
-        self.scaler = torch.amp.GradScaler(device_type, enabled=self.precision == "fp16")
+        device = next(self.network.parameters()).device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
+        self.bad_steps, self.bad_in_a_row = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        # the host need not know whether a step is finite where the optimizer skips it by itself
+        self.skips_on_device = (
+            bool(self.optimizer.defaults.get("fused"))
+            and not self.scaler.is_enabled()
+            and self.keys is None
+            and self.queue is None
+        )
         self.autocast_type = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
-    def two_views(self, images: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Both views of this rank's images; drawn for the global batch, so that ranks do not matter."""
-        height, width = images.shape[-2:]
-        own = self.ranks.own_rows(len(images))
-
-        def view(name: str) -> Tensor:
-            generator = seeded_generator(self.seed, "view", name, step)
-            drawn = draw_views(
-                self.views, self.batch_size, height=height, width=width, generator=generator, device=images.device
-            )
-            return apply_views(images, drawn.rows(own), self.views, size=self.image_size)
-
-        return view("a"), view("b")
-
-    def embed(self, images: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        view_a, view_b = self.two_views(images, step)
-        with torch.autocast(images.device.type, dtype=self.autocast_type, enabled=self.autocast_type is not None):
+    def embed(self, network: nn.Module, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(view_a.device.type, dtype=self.autocast_type, enabled=self.autocast_type is not None):
             if self.keys is None:
-                z_a, z_b = self.network(torch.cat([view_a, view_b])).chunk(2)
+                z_a, z_b = network(view_a, view_b)
             else:
-                z_a = self.network(view_a)
-                with torch.no_grad():
-                    z_b = self.keys(view_b)
+                (z_a,), (z_b,) = network(view_a), self.keys(view_b)
         return z_a, z_b
 
-    def __call__(self, images: Tensor, step: int) -> StepResult:
-        z_a, z_b = self.embed(images, step)
-        negatives = None if self.queue is None else self.queue.rows.to(z_a.dtype)
-        loss, stats = self.objective.with_stats(z_a, z_b, negatives=negatives)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+    def __call__(self, batch: Batch, step: int) -> StepResult:
+        return self.take(self.inputs.draw(batch, step), len(batch[0]))
+
+    def take(self, views: Views, samples: int) -> StepResult:
+        """Backward and update. A step that is not finite changes nothing but the counts; on CUDA nothing waits."""
+        loss, stats, embeddings = self.backward(views, samples)
         self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.clip_norm or torch.inf)
-        finite = bool(torch.isfinite(loss) & torch.isfinite(norm))
-        if finite:
+        norm = nn.utils.clip_grad_norm_(parameters, self.clip_norm or torch.inf).detach()
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        self.bad_steps.add_(~finite)
+        self.bad_in_a_row.add_(1).mul_(~finite)
+        if self.skips_on_device:
+            self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif finite:
             self.scaler.step(self.optimizer)
             if self.keys is not None:
                 self.keys.update()
             if self.queue is not None:
-                self.queue.push(distributed.gather_views(z_b.detach().unsqueeze(0), self.ranks).squeeze(0))
+                self.queue.push(distributed.gather_views(embeddings[1].unsqueeze(0), self.ranks).squeeze(0))
         self.scaler.update()
-        return StepResult(loss.detach(), stats, norm.detach(), finite, (z_a.detach(), z_b.detach()))
+        return StepResult(loss, stats, norm, embeddings)
+
+    def backward(self, views: Views, samples: int) -> tuple[Tensor, ContrastStats, tuple[Tensor, Tensor]]:
+        """Put the gradient of this batch into the parameters; nothing else changes but what forward passes count."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = micro_batches(samples, self.micro_batch)
+        if len(parts) == 1:
+            z_a, z_b = self.embed(self.network, *views(parts[0]))
+            loss, stats = self._loss(z_a, z_b)
+            self.scaler.scale(loss).backward()
+        else:
+            cached = CachedEmbeddings.of(self.network, lambda rows: self.embed(self.network, *views(rows)), parts)
+            z_a, z_b = cached.z_a, cached.z_b
+            loss, stats = self._loss(z_a, z_b if self.keys is None else z_b.detach())
+            self.scaler.scale(loss).backward()
+            cached.carry_back()
+        return loss.detach(), stats, (z_a.detach(), z_b.detach())
+
+    def _loss(self, z_a: Tensor, z_b: Tensor) -> tuple[Tensor, ContrastStats]:
+        negatives = None if self.queue is None else self.queue.rows.to(z_a.dtype)
+        return self.objective.with_stats(z_a, z_b, negatives=negatives)
+
+    def probe_gradient(self, batch: Batch, key: str) -> Tensor:
+        """The gradient of one batch in one weight, flat; changes nothing. No pass goes back through the encoder."""
+        network, was_training = self.bare_network, self.objective.training
+        rows = slice(0, len(batch[0]))
+        self.objective.eval()  # the ESS controller is not to see these batches
+        try:
+            with frozen_running_statistics(network):
+                loss, _ = self._loss(*self.embed(network, *self.inputs.draw(batch, key)(rows)))
+            (gradient,) = torch.autograd.grad(loss, [network.probed])
+        finally:
+            self.objective.train(was_training)
+        return distributed.average_over_ranks(gradient.float().flatten(), self.ranks)
 
     @property
-    def bare_network(self) -> Network:
+    def bare_network(self) -> Network | TwoTowers:
         bare = unwrapped(self.network)
-        assert isinstance(bare, Network)
+        assert isinstance(bare, Network | TwoTowers)
         return bare
 
     def _parts(self) -> dict[str, Any]:
@@ -122,8 +138,11 @@ class TrainStep:
         return parts | {n: p for n, p in (("keys", self.keys), ("queue", self.queue)) if p is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
+        counts = {"bad_steps": int(self.bad_steps), "bad_in_a_row": int(self.bad_in_a_row)}
+        return {**counts, **{name: part.state_dict() for name, part in self._parts().items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.bad_steps.fill_(state["bad_steps"])
+        self.bad_in_a_row.fill_(state["bad_in_a_row"])
         for name, part in self._parts().items():
             part.load_state_dict(state[name])

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from flatclr.data.loading import BatchPlan, Loader, seeded_generator
-from flatclr.data.sources import Dataset, FileImages, ImageSource, PairedArrays, open_dataset
-from flatclr.data.views import ViewConfig, apply_views, draw_views, grayscale_views, no_augmentation, simclr_cifar_views
+from flatclr.data.loading import Batch, BatchPlan, Loader
+from flatclr.data.sources import Dataset, PairedArrays, open_dataset
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
-from flatclr.models.encoders import Normalisation, build_encoder
-from flatclr.models.heads import build_head
+from flatclr.models.encoders import Normalisation
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import save_encoder
-from flatclr.objectives import OBJECTIVES, EssControl, Objective
 from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_rate, warmup_cosine
-from flatclr.runs import RunDirectory, unused_path
+from flatclr.runs import RunDirectory
 from flatclr.training.checkpoint import load_checkpoint, save_checkpoint
 from flatclr.training.config import TrainConfig
-from flatclr.training.instruments import GradientSignal, encode, pool_mi_nats, quality, step_metrics
+from flatclr.training.graph import GraphedStep, why_not_graphed
+from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.instruments import gradient_snr, step_metrics
+from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog, require_wandb
+from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
+from flatclr.training.networks import mixes_samples
+from flatclr.training.parts import (
+    build_network,
+    build_objective,
+    build_views,
+    find_device,
+    output_path,
+    scheduled_target,
+    trainable,
+)
+from flatclr.training.quality import ImageQuality, PairQuality, Quality
 from flatclr.training.queue import EmbeddingQueue
-from flatclr.training.step import Network, TrainStep
+from flatclr.training.step import StepResult, TrainStep
 
-RESIDENT_BYTES = 4 * 2**30
-EVALUATION_IMAGES = 10_000
 Event = Callable[["Trainer", dict[str, Any]], None]
+T = TypeVar("T")
 
 
 class TrainingStoppedError(RuntimeError):
@@ -52,97 +63,126 @@ class RunResult:
 class Trainer:
     """One run on one process or, under torchrun, on all of them. `train` is the short way to use it."""
 
-    def __init__(self, config: TrainConfig, run: RunDirectory | None, *, on_event: Sequence[Event] = ()) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        *,
+        data: Dataset | None = None,
+        encoder: nn.Module | None = None,
+        on_event: Sequence[Event] = (),
+    ) -> None:
         self.config, self.run, self.on_event = config, run, on_event
+        self.loggers: list[Logger] = []
+        if config.wandb is not None:
+            require_wandb()
         self.ranks = ranks_sharing_a_batch(gather=True)
-        self.device = _device(config.device)
-        self.data = open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
-        self.source = _images(self.data)
-        self.views = _views(config, self.source)
+        self.device = find_device(config.device)
+        self.data = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
+        self.source = trainable(self.data.train, workers=config.workers)
         if config.batch_size % self.ranks.size:
             raise ValueError(
                 f"batch_size must be a multiple of the {self.ranks.size} processes, got {config.batch_size}; "
                 "it counts the global batch."
             )
         own = self.ranks.own_rows(config.batch_size // self.ranks.size)
-        self.plan = BatchPlan(len(self.source), config.batch_size, config.seed)
-        self.loader = Loader(self.source, self.plan, own=own, device=self.device)
-        self.total_steps = config.steps or max(1, round(config.epochs * self.plan.steps_per_epoch))
+        plan = BatchPlan(len(self.source), config.batch_size, config.seed)
+        self.loader = Loader(self.source, plan, own=own, device=self.device)
+        self.steps_per_epoch = plan.steps_per_epoch
+        self.total_steps = config.steps or max(1, round(config.epochs * plan.steps_per_epoch))
         self.base_rate = scaled_learning_rate(config.learning_rate, config.batch_size, config.lr_scaling)
+        self.normalisation: Normalisation | None = None
+        inputs, self.quality = self._build_inputs()
         torch.manual_seed(config.seed)
-        self.train_step = self._build_step()
-        self.signal = GradientSignal(list(self.train_step.bare_network.head.parameters())[-2])
-        self.step, self.bad_steps, self.bad_in_a_row = 0, 0, 0
+        self.train_step = self._build_step(inputs, encoder)
+        self.step = 0
         self.last_evaluation: dict[str, Any] = {}
 
-    def _build_step(self) -> TrainStep:
-        config, source = self.config, self.source
-        encoder = build_encoder(
-            _encoder_name(config, source),
-            channels=source.channels,
-            image_size=source.image_size,
-            **config.encoder_options,
-        )
-        norm = str(config.encoder_options.get("norm", "batch"))
-        head = build_head(
-            encoder.features, d_hidden=config.head_width, d_out=config.embedding, layers=config.head_layers, norm=norm
-        )
-        network: nn.Module = Network(encoder, head).to(self.device)
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the data, so that a resumed run sees the same."""
+        return self.data.train.fingerprint()
+
+    def _build_inputs(self) -> tuple[Inputs, Quality]:
+        config = self.config
+        common = (config.batch_size, config.eval_samples, config.seed, self.device)
+        if isinstance(self.source, PairedArrays):
+            held_out = self.data.test if isinstance(self.data.test, PairedArrays) else self.data.train
+            side_by_side = trainable(held_out, workers=None)
+            assert isinstance(side_by_side, PairedArrays)
+            return PairedInputs(), PairQuality(side_by_side, *common)
+        views = build_views(config, self.source)
+        if views.mean is not None:
+            self.normalisation = Normalisation(views.mean, views.std or ())
+        inputs = ImageViews(views, self.source.image_size, config.batch_size, config.seed, self.ranks)
+        return inputs, ImageQuality(self.data, self.source, views, *common)
+
+    def _build_step(self, inputs: Inputs, encoder: nn.Module | None) -> TrainStep:
+        config = self.config
+        network: nn.Module = build_network(config, self.source, encoder).to(self.device)
+        if self.device.type == "cuda":
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
         keys = None if config.momentum is None else MomentumEncoder(network, config.momentum)
         if self.ranks.size > 1:
             if self.device.type == "cuda":
                 network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
             network = nn.parallel.DistributedDataParallel(network)
-        objective = build_objective(config).to(self.device)
+        objective = build_objective(config, paired=isinstance(self.source, PairedArrays)).to(self.device)
         optimizer = build_optimizer(
-            config.optimizer, [network, objective], learning_rate=self.base_rate, weight_decay=config.weight_decay
+            config.optimizer,
+            [network, objective],
+            learning_rate=self.base_rate,
+            weight_decay=config.weight_decay,
+            capturable=self.device.type == "cuda",
         )
+        queue = None
+        if config.queue:
+            queue = EmbeddingQueue(config.queue, config.embedding, seed=config.seed).to(self.device)
         return TrainStep(
             network=network,
             objective=objective,
             optimizer=optimizer,
-            views=self.views,
-            image_size=source.image_size,
-            batch_size=config.batch_size,
-            seed=config.seed,
+            inputs=inputs,
             ranks=self.ranks,
             keys=None if keys is None else keys.to(self.device),
-            queue=EmbeddingQueue(config.queue, config.embedding, seed=config.seed).to(self.device)
-            if config.queue
-            else None,
+            queue=queue,
             precision=config.precision,
             clip_norm=config.clip_norm,
+            micro_batch=config.micro_batch,
         )
 
     def fit(self) -> RunResult:
         """Go on from the current step to the end."""
         self._emit("start", {"step": self.step, "total_steps": self.total_steps})
+        self._say_what_to_know()
+        if self.step == 0 and self.config.eval_start:
+            self._evaluate()
+        take_step = self._stepper()
         saved_at, since_log, last_log_step = time.monotonic(), time.monotonic(), self.step
-        for step, images in self.loader.steps(self.step, self.total_steps):
-            warmup = min(round(self.config.warmup_epochs * self.plan.steps_per_epoch), self.total_steps)
-            rate = warmup_cosine(step, total_steps=self.total_steps, warmup_steps=warmup)
-            set_learning_rate(self.train_step.optimizer, self.base_rate, rate)
-            result = self.train_step(images, step)
-            self.signal.observe()
+        for step in range(self.step, self.total_steps):
+            rate = self._prepare(step)
+            result = take_step(step)
             self.step = step + 1
-            self._count_bad(result.finite, result.loss)
-            if self.step % self.config.log_every == 0 or self.step == self.total_steps:
-                seconds = time.monotonic() - since_log
+            logging = self.step % self.config.log_every == 0 or self.step == self.total_steps
+            if logging or self.device.type == "cpu":  # elsewhere a look waits for the device
+                self._stop_if_bad(result.loss)
+            if logging:
                 row = step_metrics(result, self.train_step.objective.inverse_temperature)
+                images = (self.step - last_log_step) * self.config.batch_size
                 row |= {
-                    "gradient_snr": self.signal.ratio(),
                     "learning_rate": self.base_rate * rate,
-                    "images_per_second": (self.step - last_log_step) * self.config.batch_size / seconds,
-                    "bad_steps": self.bad_steps,
+                    "images_per_second": images / (time.monotonic() - since_log),
+                    "gradient_snr": gradient_snr(self.train_step, self.loader, self.step),
+                    "bad_steps": int(self.train_step.bad_steps),
                     **self._alarms(),
                 }
-                since_log, last_log_step = time.monotonic(), self.step
                 self._record("log", row)
-            if self.step % self.config.eval_every == 0 or self.step == self.total_steps:
-                self.last_evaluation = self.evaluate()
-                self._record("evaluation", self.last_evaluation)
                 since_log, last_log_step = time.monotonic(), self.step
-            every = self.config.checkpoint_every or self.plan.steps_per_epoch
+            if self.step % self.config.eval_every == 0 or self.step == self.total_steps:
+                self._evaluate()
+                since_log, last_log_step = time.monotonic(), self.step
+            every = self.config.checkpoint_every or self.steps_per_epoch
             due = self.step % every == 0 or self.step == self.total_steps
             if due or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes:
                 self.save()
@@ -152,39 +192,60 @@ class Trainer:
         self._finish()
         return RunResult(self.run.path if self.run else Path(), self.step, self.last_evaluation)
 
+    def _prepare(self, step: int) -> float:
+        """Set what is scheduled; returns the share of the learning rate."""
+        warmup = min(round(self.config.warmup_epochs * self.steps_per_epoch), self.total_steps)
+        rate = warmup_cosine(step, total_steps=self.total_steps, warmup_steps=warmup)
+        set_learning_rate(self.train_step.optimizer, self.base_rate, rate)
+        control = getattr(self.train_step.objective.scale, "control", None)
+        if control is not None and len(self.config.ess_targets) > 1:
+            control.target = scheduled_target(self.config.ess_targets, step / self.steps_per_epoch)
+        return rate
+
+    def _stepper(self) -> Callable[[int], StepResult]:
+        """The captured step where there can be one, else the eager one."""
+        batches = self.loader.steps(self.step, self.total_steps)
+        if self.device.type == "cuda" and self.config.graph:
+            reason = why_not_graphed(self.train_step, self.loader)
+            if reason is None:
+                return self._fitting(lambda: GraphedStep(self.train_step, self.loader), lambda: next(batches)[1])
+            self._emit("warning", {"step": self.step, "message": f"steps are not captured in a CUDA graph: {reason}."})
+        return lambda step: self._take_step(next(batches)[1], step)
+
+    def _take_step(self, batch: Batch, step: int) -> StepResult:
+        return self._fitting(lambda: self.train_step(batch, step), lambda: batch)
+
+    def _fitting(self, work: Callable[[], T], a_batch: Callable[[], Batch]) -> T:
+        """Do it, or say which micro-batch would fit into memory."""
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # outside the handler: a traceback keeps the tensors of the failed step alive
+        batch = a_batch()
+        fits = micro_batch_that_fits(self.train_step, batch, self.step)
+        advice = f"--micro-batch {fits} fits" if fits else "not even a micro-batch of 1 fits; use a smaller encoder"
+        raise TrainingStoppedError(
+            f"a batch of {len(batch[0])} samples must fit into the memory of {self.device}, got too little; {advice}."
+        )
+
+    def _say_what_to_know(self) -> None:
+        if self.config.micro_batch is not None and mixes_samples(self.train_step.network):
+            message = (
+                "batch normalisation goes by micro-batches, so the gradient is not exactly that of the whole batch; "
+                "use an encoder with norm 'group' or 'none' for that."
+            )
+            self._emit("warning", {"step": self.step, "message": message})
+
     def evaluate(self) -> dict[str, Any]:
-        """Nearest-neighbour accuracy where labels exist, effective rank, and MI against a large pool."""
-        network = self.train_step.bare_network
-        features, labels = self._features(network.encoder, self.data.labelled or self.source)
-        test = None if self.data.test is None else self._features(network.encoder, self.data.test)
-        measured = quality(features, labels, *(test or (None, None)))
-        pool = min(len(self.source), 100 * self.config.batch_size, EVALUATION_IMAGES)
-        images = self.source.batch(self._sample(self.source, pool, "pool")).to(self.device)
-        z_a, z_b = (encode(network, images, self._drawn_view(name)) for name in ("a", "b"))
+        """What `flatclr.training.quality` measures."""
         beta = float(self.train_step.objective.inverse_temperature)
-        return measured | pool_mi_nats(z_a, z_b, beta)
+        return self.quality.measure(self.train_step.bare_network, beta)
 
-    def _features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
-        chosen = self._sample(source, EVALUATION_IMAGES, "features")
-        images = source.batch(chosen).to(self.device)
-        labels = None if source.labels is None else source.labels[chosen].to(self.device)
-        return encode(encoder, images, self._plain_view), labels
-
-    def _sample(self, source: ImageSource, at_most: int, name: str) -> Tensor:
-        """The same images at every evaluation, drawn from all: folders are sorted by class."""
-        return torch.randperm(len(source), generator=seeded_generator(self.config.seed, name))[:at_most]
-
-    def _plain_view(self, images: Tensor) -> Tensor:
-        return self._view(images, no_augmentation(mean=self.views.mean, std=self.views.std), torch.Generator())
-
-    def _drawn_view(self, name: str) -> Callable[[Tensor], Tensor]:
-        generator = seeded_generator(self.config.seed, "pool", name)
-        return lambda images: self._view(images, self.views, generator)
-
-    def _view(self, images: Tensor, views: ViewConfig, generator: torch.Generator) -> Tensor:
-        height, width = images.shape[-2:]
-        drawn = draw_views(views, len(images), height=height, width=width, generator=generator, device=images.device)
-        return apply_views(images, drawn, views, size=self.source.image_size)
+    def _evaluate(self) -> None:
+        self.last_evaluation = self.evaluate()
+        self._record("evaluation", self.last_evaluation)
 
     def save(self) -> None:
         """A checkpoint of everything resuming needs; written by the first rank."""
@@ -193,9 +254,7 @@ class Trainer:
         state = {
             "train_step": self.train_step.state_dict(),
             "step": self.step,
-            "bad_steps": self.bad_steps,
-            "bad_in_a_row": self.bad_in_a_row,
-            "signal": list(self.signal.seen),
+            "data": self.fingerprint,
             "cpu_random_state": torch.get_rng_state(),
         }
         if self.device.type == "cuda":
@@ -214,9 +273,13 @@ class Trainer:
         assert self.run is not None
         loaded = load_checkpoint(self.run.checkpoints, map_location=self.device)
         state = loaded.state
+        if state["data"] != self.fingerprint:
+            raise ValueError(
+                f"the data must be those the run began with, got others from {self.data.name}; restore them or start "
+                "a new run."
+            )
         self.train_step.load_state_dict(state["train_step"])
-        self.step, self.bad_steps, self.bad_in_a_row = state["step"], state["bad_steps"], state["bad_in_a_row"]
-        self.signal.seen.extend(state["signal"])
+        self.step = state["step"]
         torch.set_rng_state(state["cpu_random_state"].cpu())
         if "cuda_random_state" in state and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda_random_state"].cpu(), self.device)
@@ -228,20 +291,34 @@ class Trainer:
         control = getattr(self.train_step.objective.scale, "control", None)
         return {} if control is None else {"beta_clamped": control.clamped, "collapsed": control.collapsed}
 
-    def _count_bad(self, finite: bool, loss: Tensor) -> None:
-        self.bad_in_a_row = 0 if finite else self.bad_in_a_row + 1
-        self.bad_steps += not finite
-        if self.bad_in_a_row >= self.config.max_bad_steps:
+    def _stop_if_bad(self, loss: Tensor) -> None:
+        bad_in_a_row = int(self.train_step.bad_in_a_row)
+        if bad_in_a_row >= self.config.max_bad_steps:
             raise TrainingStoppedError(
-                f"losses and gradients must be finite, got {self.bad_in_a_row} bad steps in a row at step {self.step} "
+                f"losses and gradients must be finite, got {bad_in_a_row} bad steps in a row at step {self.step} "
                 f"(loss {loss.item():g}); lower the learning rate, set clip_norm, or use precision fp32 or bf16."
             )
 
     def _record(self, kind: str, row: dict[str, Any]) -> None:
-        row = {"step": self.step, "epoch": self.step / self.plan.steps_per_epoch, "kind": kind, **row}
+        row = {"step": self.step, "epoch": self.step / self.steps_per_epoch, "kind": kind, **row}
         if self.run is not None and self.ranks.rank == 0:
             self.run.append_metrics({k: _finite_or_text(v) for k, v in row.items()})
+        for logger in self.loggers:
+            logger.write(row)
         self._emit(kind, row)
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Loggers for the time of a run, on the first rank."""
+        try:
+            if self.run is not None and self.ranks.rank == 0:
+                self.loggers.append(TensorBoardLog(self.run.path, step=self.step))
+                if self.config.wandb is not None:
+                    self.loggers.append(WandbLog(self.config.wandb, self.run.path, self.config.to_dict()))
+            yield
+        finally:
+            while self.loggers:
+                self.loggers.pop().close()
 
     def _emit(self, kind: str, row: dict[str, Any]) -> None:
         for event in self.on_event if self.ranks.rank == 0 else ():
@@ -250,8 +327,6 @@ class Trainer:
     def _finish(self) -> None:
         if self.run is None or self.ranks.rank != 0:
             return
-        network = self.train_step.bare_network
-        normalisation = None if self.views.mean is None else Normalisation(self.views.mean, self.views.std or ())
         description = {
             "data": self.data.name,
             "objective": self.config.objective,
@@ -262,40 +337,41 @@ class Trainer:
             "seed": self.config.seed,
             "measured": self.last_evaluation,
         }
-        save_encoder(self.run.path, network.encoder, description=description, normalisation=normalisation)
+        encoders = self.train_step.bare_network.encoders
+        for name, encoder in encoders.items():
+            folder = self.run.path if len(encoders) == 1 else self.run.path / name
+            save_encoder(folder, encoder, description=description, normalisation=self.normalisation)
         self._emit("end", {"step": self.step, **self.last_evaluation})
 
 
-def build_objective(config: TrainConfig) -> Objective:
-    """The objective a config names; ESS control unless a temperature is given or the objective has none."""
-    kind = OBJECTIVES[config.objective]
-    options: dict[str, Any] = {"gather": True, **config.objective_options}
-    if config.pairing is not None:
-        options["pairing"] = config.pairing
-    if config.negatives_per_anchor is not None:
-        options["negatives_per_anchor"] = config.negatives_per_anchor
-    if "temperature" in inspect.signature(kind.__init__).parameters and options.get("kernel") != "cosine":
-        if config.temperature is not None:
-            options["temperature"] = config.temperature
-        elif config.ess_target is not None:
-            options["temperature"] = EssControl(target=config.ess_target)
-    elif config.temperature is not None:
-        raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
-    return kind(**options)
+def train(
+    config: TrainConfig,
+    *,
+    resume: str | Path | None = None,
+    data: Dataset | None = None,
+    encoder: nn.Module | None = None,
+    on_event: Sequence[Event] = (),
+) -> RunResult:
+    """Run a config from its start, or go on with the run in `resume` (whose own config then counts).
 
-
-def train(config: TrainConfig, *, resume: str | Path | None = None, on_event: Sequence[Event] = ()) -> RunResult:
-    """Run a config from its start, or go on with the run in `resume` (whose own config then counts)."""
+    Args:
+        data: a dataset of your own instead of the one `config.data` names.
+        encoder: a module of your own from images [N, C, S, S] to features [N, d] instead of `config.encoder`.
+        on_event: called as f(trainer, row) with every row of metrics and every other event; row["kind"] is "start",
+            "log", "evaluation", "checkpoint", "warning" or "end".
+    """
     if resume is not None:
         run = RunDirectory.open(Path(resume))
-        trainer = Trainer(TrainConfig.from_dict(run.config()), run, on_event=on_event)
+        trainer = Trainer(TrainConfig.from_dict(run.config()), run, data=data, encoder=encoder, on_event=on_event)
         for problem in trainer.restore():
             trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
+    else:
+        # everything is checked before a directory is made
+        trainer = Trainer(config, None, data=data, encoder=encoder, on_event=on_event)
+        if trainer.ranks.rank == 0:
+            trainer.run = RunDirectory.create(output_path(config, trainer.data), config.to_dict())
+    with trainer.logging():
         return trainer.fit()
-    trainer = Trainer(config, None, on_event=on_event)  # everything is checked before a directory is made
-    if trainer.ranks.rank == 0:
-        trainer.run = RunDirectory.create(_output(config, trainer.data), config.to_dict())
-    return trainer.fit()
 
 
 @contextmanager
@@ -309,44 +385,6 @@ def process_group() -> Iterator[Ranks]:
         yield ranks_sharing_a_batch(gather=True)
     finally:
         dist.destroy_process_group()
-
-
-def _output(config: TrainConfig, data: Dataset) -> Path:
-    if config.out is not None:
-        return Path(config.out)
-    return unused_path(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")
-
-
-def _images(data: Dataset) -> ImageSource:
-    if isinstance(data.train, PairedArrays):
-        raise ValueError(
-            f"the data must be images, got paired arrays ({data.name}); use the objectives from Python for these."
-        )
-    if isinstance(data.train, FileImages):
-        return data.train.resident(RESIDENT_BYTES) or data.train
-    return data.train
-
-
-def _views(config: TrainConfig, source: ImageSource) -> ViewConfig:
-    base = grayscale_views() if source.channels == 1 else simclr_cifar_views()
-    unknown = set(config.views) - set(ViewConfig.__dataclass_fields__)
-    if unknown:
-        raise ValueError(
-            f"views must name fields of ViewConfig, got {sorted(unknown)}; see flatclr.data.views.ViewConfig."
-        )
-    return ViewConfig(**{name: getattr(base, name) for name in ViewConfig.__dataclass_fields__} | dict(config.views))
-
-
-def _encoder_name(config: TrainConfig, source: ImageSource) -> str:
-    if config.encoder != "auto":
-        return config.encoder
-    return "cnn" if source.image_size <= 32 and source.channels == 1 else "resnet18"
-
-
-def _device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _finite_or_text(value: Any) -> Any:

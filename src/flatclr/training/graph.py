@@ -1,0 +1,98 @@
+"""The step as one CUDA graph: at small batches a GPU waits for launches, not for arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from flatclr.data.loading import Loader
+from flatclr.training.inputs import ImageViews
+from flatclr.training.step import StepResult, TrainStep
+
+WARMUP_STEPS = 3
+
+
+def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
+    """What keeps a step from being captured; None if nothing does."""
+    if loader.device.type != "cuda":
+        return f"the device is {loader.device.type}"
+    if train_step.ranks.size > 1:
+        return "several processes share the batch"
+    if not isinstance(train_step.inputs, ImageViews):
+        return "the data are pairs"
+    if loader.resident is None:
+        return "the images are streamed"
+    if not train_step.skips_on_device:
+        return "fp16, LARS, a queue or a momentum encoder looks at every step from the host"
+    if train_step.micro_batch is not None:
+        return "the batch is cut into micro-batches"
+    return None
+
+
+class GraphedStep:
+    """`TrainStep` on resident images: captured once, then replayed with each step's indices and view parameters.
+
+    Results are overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in
+    place before this is made: the graph goes on using their memory.
+    """
+
+    def __init__(self, train_step: TrainStep, loader: Loader) -> None:
+        assert loader.resident is not None
+        assert isinstance(train_step.inputs, ImageViews)
+        (self.images,) = loader.resident
+        self.train_step, self.loader, self.inputs = train_step, loader, train_step.inputs
+        self.index = loader.own_indices(0).to(loader.device)
+        self.parameters = [drawn.to(loader.device) for drawn in self.inputs.parameters(self.images[self.index], 0)]
+        self._warm_up()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = self._take()
+
+    def __call__(self, step: int) -> StepResult:
+        _feed(self.index, self.loader.own_indices(step))
+        for static, drawn in zip(self.parameters, self.inputs.parameters(self._like, step), strict=True):
+            _feed(static.values_NP, drawn.values_NP)
+        self.graph.replay()
+        return self.result
+
+    @property
+    def _like(self) -> Tensor:
+        return self.images[: len(self.index)]
+
+    def _take(self) -> StepResult:
+        images = self.images[self.index]
+        return self.train_step.take(self.inputs.apply(images, self.parameters), len(images))
+
+    def _warm_up(self) -> None:
+        """A few steps that leave no trace: libraries and allocators must be ready before a capture."""
+        kept = [(tensor, tensor.clone()) for tensor in _state(self.train_step)]
+        known = {tensor.data_ptr() for tensor, _ in kept}
+        random_state = torch.cuda.get_rng_state(self.loader.device)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARMUP_STEPS):
+                self._take()
+        torch.cuda.current_stream().wait_stream(side)
+        for tensor, before in kept:
+            tensor.copy_(before)
+        for tensor in _state(self.train_step):
+            if tensor.data_ptr() not in known:
+                tensor.zero_()  # moments an optimizer made; it starts them from nothing
+        torch.cuda.set_rng_state(random_state, self.loader.device)
+
+
+def _state(train_step: TrainStep) -> Iterator[Tensor]:
+    yield from (train_step.bad_steps, train_step.bad_in_a_row)
+    for module in (train_step.bare_network, train_step.objective):
+        yield from (parameter.detach() for parameter in module.parameters())
+        yield from module.buffers()
+    for moments in train_step.optimizer.state.values():
+        yield from (value for value in moments.values() if isinstance(value, Tensor))
+
+
+def _feed(static: Tensor, values: Tensor) -> None:
+    """Copy from the host without waiting; pinned memory is kept until the copy is done."""
+    static.copy_(values.contiguous().pin_memory(), non_blocking=True)

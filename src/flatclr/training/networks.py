@@ -1,0 +1,88 @@
+"""What is trained: an encoder and its projection head, or one of each for both sides of paired data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class Network(nn.Module):
+    """Encoder and projection head; all views pass in one batch."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, *views: Tensor) -> tuple[Tensor, ...]:
+        embeddings: Tensor = self.head(self.encoder(torch.cat(views)))
+        return embeddings.chunk(len(views))
+
+    @property
+    def encoders(self) -> dict[str, nn.Module]:
+        return {"encoder": self.encoder}
+
+    @property
+    def probed(self) -> nn.Parameter:
+        """The weight whose gradients are looked at: that of the last layer."""
+        return last_weight(self.head)
+
+
+class TwoTowers(nn.Module):
+    """A network for each side of paired data."""
+
+    def __init__(self, tower_x: Network, tower_y: Network) -> None:
+        super().__init__()
+        self.tower_x, self.tower_y = tower_x, tower_y
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        (z_x,), (z_y,) = self.tower_x(x), self.tower_y(y)
+        return z_x, z_y
+
+    @property
+    def encoders(self) -> dict[str, nn.Module]:
+        return {"encoder_x": self.tower_x.encoder, "encoder_y": self.tower_y.encoder}
+
+    @property
+    def probed(self) -> nn.Parameter:
+        return self.tower_x.probed
+
+
+def last_weight(module: nn.Module) -> nn.Parameter:
+    """The last parameter that is no bias or gain."""
+    return [parameter for parameter in module.parameters() if parameter.dim() > 1][-1]
+
+
+def features_of(encoder: nn.Module, example: Tensor) -> int:
+    """Width of an encoder's output; one that does not say it is asked with an example batch."""
+    stated = getattr(encoder, "features", None)
+    if isinstance(stated, int):
+        return stated
+    was_training = encoder.training
+    with torch.no_grad():
+        output = encoder.eval()(example)
+    encoder.train(was_training)
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        got = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(f"the encoder must return features [N, d], got {got}; pool and flatten its last layer.")
+    return output.shape[1]
+
+
+def mixes_samples(network: nn.Module) -> bool:
+    """Whether batch normalisation makes a sample's embedding depend on the rest of its batch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
+
+
+@contextmanager
+def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
+    """Batch normalisation goes by the batch as in training, but its running statistics stay as they are."""
+    tracking = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) if m.track_running_stats]
+    for module in tracking:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in tracking:
+            module.track_running_stats = True

@@ -1,0 +1,129 @@
+"""From a config to the parts of a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flatclr.data.sources import Dataset, FileImages, ImageSource, PairedArrays
+from flatclr.data.views import ViewConfig, grayscale_views, simclr_cifar_views
+from flatclr.models.encoders import build_encoder
+from flatclr.models.heads import build_head
+from flatclr.objectives import OBJECTIVES, EssControl, Objective
+from flatclr.runs import unused_path
+from flatclr.training.config import TrainConfig
+from flatclr.training.networks import Network, TwoTowers, features_of
+
+RESIDENT_BYTES = 4 * 2**30
+
+
+def build_objective(config: TrainConfig, *, paired: bool = False) -> Objective:
+    """The objective a config names; ESS control unless a temperature is given or the objective has none."""
+    kind = OBJECTIVES[config.objective]
+    options: dict[str, Any] = {"gather": True, **config.objective_options}
+    if config.pairing is not None:
+        options["pairing"] = config.pairing
+    elif paired:
+        options.setdefault("pairing", "cross")
+    if config.negatives_per_anchor is not None:
+        options["negatives_per_anchor"] = config.negatives_per_anchor
+    if "temperature" in inspect.signature(kind.__init__).parameters and options.get("kernel") != "cosine":
+        if config.temperature is not None:
+            options["temperature"] = config.temperature
+        elif config.ess_targets:
+            options["temperature"] = EssControl(target=config.ess_targets[0][1])
+    elif config.temperature is not None:
+        raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
+    return kind(**options)
+
+
+def scheduled_target(targets: Sequence[tuple[float, float]], epoch: float) -> float:
+    """
+    >>> scheduled_target([(0, 0.5), (10, 0.3)], 5.0)
+    0.4
+    """
+    epochs, values = zip(*targets, strict=True)
+    return float(np.interp(epoch, epochs, values))
+
+
+def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder: nn.Module | None) -> nn.Module:
+    """A network for images, around the user's own encoder if one is given; two of them for paired data."""
+    if isinstance(data, PairedArrays):
+        if encoder is not None:
+            raise ValueError(
+                f"an encoder of your own must be for images, got {type(encoder).__name__} for paired data; "
+                "use the objectives in a loop of your own."
+            )
+        return TwoTowers(*(_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
+    if encoder is None:
+        encoder = _built(config, channels=data.channels, size=data.image_size, small=data.channels == 1)
+    return _tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
+
+
+def _tower(config: TrainConfig, encoder: nn.Module, example: Tensor) -> Network:
+    norm = str(config.encoder_options.get("norm", "batch"))
+    head = build_head(
+        features_of(encoder, example),
+        d_hidden=config.head_width,
+        d_out=config.embedding,
+        layers=config.head_layers,
+        norm=norm,
+    )
+    return Network(encoder, head)
+
+
+def _side_encoder(config: TrainConfig, side: Tensor) -> nn.Module:
+    if side.dim() == 4:
+        return _built(config, channels=side.shape[1], size=side.shape[2], small=side.shape[1] == 1)
+    name = "mlp" if config.encoder == "auto" else config.encoder
+    return build_encoder(name, channels=side.shape[1], image_size=1, **config.encoder_options)
+
+
+def _built(config: TrainConfig, *, channels: int, size: int, small: bool) -> nn.Module:
+    name = config.encoder
+    if name == "auto":
+        name = "cnn" if small and size <= 32 else "resnet18"
+    return build_encoder(name, channels=channels, image_size=size, **config.encoder_options)
+
+
+def trainable(source: ImageSource | PairedArrays, *, workers: int | None) -> ImageSource | PairedArrays:
+    """A source in memory where it fits; the sides of paired data become images or rows."""
+    if isinstance(source, PairedArrays):
+        return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)
+    if isinstance(source, FileImages):
+        source.threads = workers or source.threads
+        return source.resident(RESIDENT_BYTES) or source
+    return source
+
+
+def _images_or_rows(side: Tensor) -> Tensor:
+    is_image = side.dim() == 4 and side.shape[1] in (1, 3) and side.shape[2] == side.shape[3]
+    return side if is_image else side.flatten(1)
+
+
+def build_views(config: TrainConfig, source: ImageSource) -> ViewConfig:
+    base = grayscale_views() if source.channels == 1 else simclr_cifar_views()
+    unknown = set(config.views) - set(ViewConfig.__dataclass_fields__)
+    if unknown:
+        raise ValueError(
+            f"views must name fields of ViewConfig, got {sorted(unknown)}; see flatclr.data.views.ViewConfig."
+        )
+    return ViewConfig(**{name: getattr(base, name) for name in ViewConfig.__dataclass_fields__} | dict(config.views))
+
+
+def find_device(name: str) -> torch.device:
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def output_path(config: TrainConfig, data: Dataset) -> Path:
+    if config.out is not None:
+        return Path(config.out)
+    return unused_path(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")

@@ -1,0 +1,125 @@
+"""What a run measures about its encoder at every evaluation.
+
+The same samples at every evaluation, drawn from all: folders are sorted by class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from flatclr import diagnostics
+from flatclr.data.loading import seeded_generator
+from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
+from flatclr.evaluation.knn import knn_accuracy
+from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.sphere import unit_rows
+from flatclr.training.networks import Network, TwoTowers
+
+AT_ONCE = 512
+
+
+class Quality(Protocol):
+    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+        """The network is left as it is."""
+
+
+@dataclass(frozen=True)
+class ImageQuality:
+    """Nearest-neighbour accuracy and collision rate where labels exist, effective rank, MI against a large pool."""
+
+    data: Dataset
+    source: ImageSource
+    views: ViewConfig
+    batch_size: int
+    samples: int  # of each split, and of the pool, at most
+    seed: int
+    device: torch.device
+
+    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+        assert isinstance(network, Network)
+        features, labels = self.features(network.encoder, self.data.labelled or self.source)
+        measured = {"effective_rank": diagnostics.effective_rank(features).item()}
+        if labels is not None:
+            measured["collision_rate"] = diagnostics.collision_rate(labels).item()
+        test = self.data.test
+        if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
+            test_features, test_labels = self.features(network.encoder, test)
+            assert test_labels is not None
+            k = 200 if len(features) >= 20_000 else 20
+            measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
+        pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
+        images = self.source.batch(pool)
+        z_a, z_b = (
+            _evaluated(network, lambda part: network(part)[0], self._prepared(images, self.views, ("pool", name)))
+            for name in ("a", "b")
+        )
+        return measured | pool_mi_nats(z_a, z_b, beta=beta)
+
+    def features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
+        chosen = _sample(len(source), self.samples, self.seed, "features")
+        labels = None if source.labels is None else source.labels[chosen].to(self.device)
+        plain = no_augmentation(mean=self.views.mean, std=self.views.std)
+        return _evaluated(encoder, encoder, self._prepared(source.batch(chosen), plain, ("plain",))), labels
+
+    def _prepared(self, images: Tensor, views: ViewConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
+        generator = seeded_generator(self.seed, *names)
+        height, width = images.shape[-2:]
+        for part in images.split(AT_ONCE):
+            drawn = draw_views(views, len(part), height=height, width=width, generator=generator, device=self.device)
+            yield apply_views(part.to(self.device), drawn, views, size=self.source.image_size)
+
+
+@dataclass(frozen=True)
+class PairQuality:
+    """How often the other side is found, effective ranks, MI against a large pool: on pairs held out from training."""
+
+    held_out: PairedArrays
+    batch_size: int
+    samples: int  # of the pool, at most
+    seed: int
+    device: torch.device
+
+    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+        assert isinstance(network, TwoTowers)
+        chosen = _sample(len(self.held_out), min(100 * self.batch_size, self.samples), self.seed, "pool")
+        x, y = (side.to(self.device).split(AT_ONCE) for side in self.held_out.batch(chosen))
+        z_x = _evaluated(network, lambda part: network.tower_x(part)[0], iter(x))
+        z_y = _evaluated(network, lambda part: network.tower_y(part)[0], iter(y))
+        return {
+            "effective_rank": diagnostics.effective_rank(z_x).item(),
+            "retrieval_at_1": retrieval_at_1(z_x, z_y),
+            **pool_mi_nats(z_x, z_y, beta=beta),
+        }
+
+
+def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:
+    """Share of x whose nearest y, by cosine, is their own.
+
+    >>> retrieval_at_1(torch.eye(3), torch.eye(3))
+    1.0
+    """
+    x, y = unit_rows(z_x), unit_rows(z_y)
+    own = torch.arange(len(x), device=x.device)
+    found = torch.cat([(part @ y.T).argmax(1) for part in x.split(AT_ONCE)])
+    return (found == own).float().mean().item()
+
+
+def _sample(samples: int, at_most: int, seed: int, name: str) -> Tensor:
+    return torch.randperm(samples, generator=seeded_generator(seed, name))[:at_most]
+
+
+@torch.no_grad()
+def _evaluated(module: nn.Module, encode: Callable[[Tensor], Tensor], parts: Iterator[Tensor]) -> Tensor:
+    """Outputs in evaluation mode; the mode is put back."""
+    was_training = module.training
+    module.eval()
+    try:
+        return torch.cat([encode(part).float() for part in parts])
+    finally:
+        module.train(was_training)

@@ -1,0 +1,129 @@
+"""The trainer on a CUDA device: the captured step, its fallbacks, streaming, and resuming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flatclr.data.loading import BatchPlan, Loader
+from flatclr.training.checkpoint import load_checkpoint
+from flatclr.training.config import TrainConfig
+from flatclr.training.graph import GraphedStep
+from flatclr.training.trainer import Trainer, TrainingStoppedError, train
+from tests.training_worker import config
+
+pytestmark = pytest.mark.gpu
+
+
+def gpu_config(out: Path, steps: int, **settings: Any) -> TrainConfig:
+    base = {"device": "cuda", "encoder_options": {"norm": "batch", "width": 8}, "batch_size": 16}
+    return config(out, steps, **(base | settings))
+
+
+def network_of(run: Path) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = load_checkpoint(run / "checkpoint").state["train_step"]["network"]
+    return state
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "learning_rate": 0.03}, {"objective": "infonce"}])
+def test_the_captured_step_gives_the_weights_of_the_eager_one(tmp_path: Path, settings: dict[str, Any]) -> None:
+    graphed = train(gpu_config(tmp_path / "graphed", 12, **settings))
+    eager = train(gpu_config(tmp_path / "eager", 12, graph=False, **settings))
+    torch.testing.assert_close(network_of(graphed.path), network_of(eager.path), rtol=1e-3, atol=1e-4)
+    beta = [load_checkpoint(p / "checkpoint").state["train_step"]["objective"] for p in (graphed.path, eager.path)]
+    torch.testing.assert_close(*beta)
+
+
+def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
+    trainer = Trainer(gpu_config(tmp_path, 4), None)
+    before = {name: value.clone() for name, value in trainer.train_step.bare_network.state_dict().items()}
+    beta = trainer.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
+    GraphedStep(trainer.train_step, trainer.loader)
+    torch.cuda.synchronize()
+    after = trainer.train_step.bare_network.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert torch.equal(trainer.train_step.objective.inverse_temperature, beta)  # type: ignore[arg-type]
+
+
+def test_a_resumed_captured_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
+    whole = train(gpu_config(tmp_path / "whole", 12)).path
+    run = train(gpu_config(tmp_path / "run", 12)).path
+    (run / "checkpoint" / "step-000000012.pt").unlink()
+    train(TrainConfig(), resume=run)
+    torch.testing.assert_close(network_of(run), network_of(whole), rtol=1e-3, atol=1e-4)
+
+
+def test_bad_steps_change_nothing_and_stop_a_captured_run(tmp_path: Path) -> None:
+    trainer = Trainer(gpu_config(tmp_path, 50, max_bad_steps=3), None)
+    with torch.no_grad():
+        next(trainer.train_step.network.parameters()).fill_(float("nan"))
+    before = [p.clone() for p in trainer.train_step.network.parameters()]
+    with pytest.raises(TrainingStoppedError, match=r"bad steps in a row"):
+        trainer.fit()
+    after = list(trainer.train_step.network.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(after[1:], before[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"micro_batch": 4}, "the batch is cut into micro-batches"),
+        ({"precision": "fp16"}, "fp16, LARS, a queue or a momentum encoder"),
+        ({"optimizer": "lars"}, "fp16, LARS, a queue or a momentum encoder"),
+    ],
+)
+def test_a_step_that_cannot_be_captured_says_why(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
+    heard: list[str] = []
+    train(gpu_config(tmp_path / "run", 3, **settings), on_event=[lambda _, row: heard.append(row.get("message", ""))])
+    assert any("not captured in a CUDA graph" in message and reason in message for message in heard)
+
+
+def test_streamed_images_reach_the_device_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Streamed:
+        def __init__(self) -> None:
+            self.images = torch.arange(50, dtype=torch.uint8).view(-1, 1, 1, 1)
+
+        def __len__(self) -> int:
+            return 50
+
+        def batch(self, index: Tensor) -> Tensor:
+            return self.images[index]
+
+    pinned: list[bool] = []
+    read = Loader._read
+
+    def watched(loader: Loader, index: Tensor) -> Any:
+        parts = read(loader, index)
+        pinned.extend(part.is_pinned() for part in parts)
+        return parts
+
+    monkeypatch.setattr(Loader, "_read", watched)
+    source, plan = Streamed(), BatchPlan(samples=50, batch_size=6, seed=0)
+    loader = Loader(source, plan, own=slice(0, 6), device=torch.device("cuda"))
+    for step, (images,) in loader.steps(0, 16):
+        assert torch.equal(images.cpu(), source.batch(plan.indices(step)))
+    assert pinned
+    assert all(pinned)
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_batch_on_the_device(tmp_path: Path) -> None:
+    collected = []
+    for micro_batch in (None, 3):
+        plain = {"encoder_options": {"norm": "none", "width": 8}, "micro_batch": micro_batch}
+        trainer = Trainer(gpu_config(tmp_path, 2, **plain), None)
+        step, batch = next(trainer.loader.steps(0, 1))
+        trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
+        collected.append({n: p.grad for n, p in trainer.train_step.network.named_parameters()})
+    whole, cached = collected
+    for name in whole:
+        torch.testing.assert_close(cached[name], whole[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
+    result = train(gpu_config(tmp_path / "run", 20, precision=precision, eval_start=True))
+    assert result.metrics["effective_rank"] > 1

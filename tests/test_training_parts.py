@@ -1,0 +1,278 @@
+"""Cached large batches, paired data, schedules, loggers, users' own encoders, and what a run says when memory ends."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flatclr
+from flatclr.data.sources import Dataset, PairedArrays
+from flatclr.models.saving import load_encoder
+from flatclr.runs import RunDirectory
+from flatclr.training import memory
+from flatclr.training.checkpoint import load_checkpoint
+from flatclr.training.config import TrainConfig
+from flatclr.training.instruments import SNR_BATCHES, gradient_snr
+from flatclr.training.networks import TwoTowers
+from flatclr.training.trainer import Trainer, TrainingStoppedError, train
+from tests.training_worker import config
+
+ROOT = Path(__file__).parent.parent
+
+
+def gradients(trainer: Trainer) -> dict[str, Tensor]:
+    step, batch = next(trainer.loader.steps(0, 1))
+    trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
+    return {n: p.grad.clone() for n, p in trainer.train_step.network.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3])
+@pytest.mark.parametrize("objective", ["flatnce", "infonce", "fmicl", "dv"])
+def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path: Path, objective: str, micro_batch: int) -> None:
+    whole, cached = (
+        gradients(Trainer(config(tmp_path, 2, objective=objective, micro_batch=m), None)) for m in (None, micro_batch)
+    )
+    assert whole.keys() == cached.keys()
+    for name in whole:
+        largest = whole[name].abs().max().item()
+        torch.testing.assert_close(cached[name], whole[name], rtol=1e-4, atol=1e-5 * largest)
+
+
+def test_micro_batches_replay_the_dropout_of_their_first_pass(tmp_path: Path) -> None:
+    seen: list[Tensor] = []
+
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.Dropout(0.5))
+
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(self.layers(images))
+            return seen[-1]
+
+    trainer = Trainer(config(tmp_path, 2, micro_batch=4, encoder_options={}), None, encoder=Noisy())
+    gradients(trainer)
+    first, again = seen[-4:-2], seen[-2:]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(seen[-1] == 0, seen[-2] == 0)
+
+
+def test_running_statistics_are_updated_once_per_micro_batch_and_the_run_says_so(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    settings = {"encoder_options": {"norm": "batch", "width": 8}, "micro_batch": 4}
+    result = train(config(tmp_path / "run", 3, **settings), on_event=[lambda _, row: heard.append(row)])
+    counted = load_checkpoint(result.path / "checkpoint").state["train_step"]["network"]
+    updates = {v.item() for name, v in counted.items() if name.endswith("num_batches_tracked")}
+    assert updates == {3 * 2}  # two micro-batches a step, though each passes twice
+    assert any("batch normalisation goes by micro-batches" in row.get("message", "") for row in heard)
+
+
+@pytest.mark.distributed
+def test_two_processes_with_micro_batches_follow_the_trajectory_of_one(tmp_path: Path) -> None:
+    one = train(config(tmp_path / "one", 6)).path
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    worker = ["-m", "tests.training_worker", str(tmp_path / "two"), "6", "--micro-batch"]
+    done = subprocess.run([*command, *worker], cwd=ROOT, capture_output=True, text=True, timeout=180)
+    assert (tmp_path / "two" / "encoder.safetensors").exists(), done.stderr[-3000:]
+    got, want = (load_checkpoint(p / "checkpoint").state["train_step"]["network"] for p in (tmp_path / "two", one))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_momentum_encoder_and_a_queue_work_with_micro_batches(tmp_path: Path) -> None:
+    moco = {"objective": "infonce", "pairing": "one_way", "momentum": 0.9, "queue": 16, "temperature": 0.2}
+    whole, cached = (gradients(Trainer(config(tmp_path, 2, **moco, micro_batch=m), None)) for m in (None, 3))
+    for name in whole:
+        torch.testing.assert_close(cached[name], whole[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_running_out_of_memory_suggests_the_micro_batch_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    trainer = Trainer(config(tmp_path, 2), None)
+    forward = trainer.train_step.bare_network.encoder.forward
+
+    def small_memory(images: Tensor) -> Tensor:
+        if len(images) > 2 * 2:  # both views of two samples
+            raise error
+        return forward(images)
+
+    monkeypatch.setattr(trainer.train_step.bare_network.encoder, "forward", small_memory)
+    before = [p.clone() for p in trainer.train_step.network.parameters()]
+    with pytest.raises(TrainingStoppedError, match=r"a batch of 8 samples must fit .* --micro-batch 2 fits"):
+        trainer.fit()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.train_step.network.parameters(), strict=True))
+
+
+def test_the_cpu_allocator_is_understood_when_it_runs_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**58, dtype=torch.float32)
+    assert memory.is_out_of_memory(caught.value)
+    assert not memory.is_out_of_memory(RuntimeError("shapes do not match"))
+
+
+def test_gradient_snr_is_that_of_its_definition(tmp_path: Path) -> None:
+    trainer = Trainer(config(tmp_path, 2), None)
+    state = {name: value.clone() for name, value in trainer.train_step.network.state_dict().items()}
+    beta = float(trainer.train_step.objective.inverse_temperature)
+    seen: list[np.ndarray[Any, Any]] = []
+    probe = trainer.train_step.probe_gradient
+
+    def remembered(*arguments: Any) -> Tensor:
+        gradient = probe(*arguments)
+        seen.append(gradient.double().numpy())
+        return gradient
+
+    trainer.train_step.probe_gradient = remembered  # type: ignore[method-assign]
+    measured = gradient_snr(trainer.train_step, trainer.loader, step=1)
+    mean = np.mean(seen, axis=0)
+    noise = math.sqrt(np.mean([np.sum((g - mean) ** 2) for g in seen]))
+    assert len(seen) == SNR_BATCHES >= 8
+    assert measured == pytest.approx(np.linalg.norm(mean) / noise, rel=1e-4)
+    assert float(trainer.train_step.objective.inverse_temperature) == beta  # a look changes nothing
+    assert all(torch.equal(value, state[name]) for name, value in trainer.train_step.network.state_dict().items())
+
+
+def test_a_probed_gradient_is_the_one_training_would_use(tmp_path: Path) -> None:
+    trainer = Trainer(config(tmp_path, 2), None)
+    step, batch = next(trainer.loader.steps(0, 1))
+    probed = trainer.train_step.probe_gradient(batch, key=step)
+    trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
+    gradient = trainer.train_step.bare_network.probed.grad
+    assert gradient is not None
+    torch.testing.assert_close(probed, gradient.flatten())
+
+
+def test_ess_targets_follow_their_schedule(tmp_path: Path) -> None:
+    schedule = [[0, 0.6], [8 / 1250, 0.2]]  # eight steps of 1,250 in an epoch
+    trainer = Trainer(config(tmp_path, 12, ess_target=schedule), None)
+    targets: list[float] = []
+    take = trainer.train_step.__call__
+
+    def watched(batch: Any, step: int) -> Any:
+        targets.append(trainer.train_step.objective.scale.control.target)  # type: ignore[union-attr]
+        return take(batch, step)
+
+    trainer._take_step = watched  # type: ignore[method-assign]
+    trainer.fit()
+    expected = [max(0.6 - 0.05 * step, 0.2) for step in range(12)]
+    assert targets == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", [[], [0.5, 0.2], [[0, 0.5, 1]], "high"])
+def test_a_schedule_of_another_form_is_refused(schedule: Any) -> None:
+    with pytest.raises(ValueError, match=r"ess_target must be a number or \[\[epoch, target\], ...\]"):
+        TrainConfig(ess_target=schedule)
+
+
+def paired_npz(path: Path, *, rows: int = 400) -> Path:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(rows, 4))
+    x = shared @ rng.normal(size=(4, 12)) + 0.1 * rng.normal(size=(rows, 12))
+    y = shared @ rng.normal(size=(4, 2 * 3)).astype(np.float32) + 0.1 * rng.normal(size=(rows, 6))
+    np.savez(path, x=x.astype(np.float32), y=y.reshape(rows, 2, 3).astype(np.float32))
+    return path
+
+
+def test_paired_data_train_two_towers_that_find_each_other(tmp_path: Path) -> None:
+    data = str(paired_npz(tmp_path / "pairs.npz"))
+    settings = {"data": data, "encoder": "auto", "encoder_options": {"width": 32}, "batch_size": 32, "eval_start": True}
+    result = train(config(tmp_path / "run", 120, **settings, learning_rate=3e-3, log_every=60))
+    rows = [row for row in RunDirectory.open(result.path).metrics() if row["kind"] == "evaluation"]
+    assert rows[0]["retrieval_at_1"] < 0.3
+    assert rows[-1]["retrieval_at_1"] > 0.6
+    assert rows[-1]["pool_mi_best_nats"] > rows[0]["pool_mi_best_nats"] + 0.5
+    x, y = (load_encoder(result.path / f"encoder_{side}") for side in "xy")
+    assert x(torch.zeros(3, 12)).shape == y(torch.zeros(3, 6)).shape == (3, 32)
+    log = next(row for row in RunDirectory.open(result.path).metrics() if row["kind"] == "log")
+    assert log["ceiling_nats"] == pytest.approx(math.log(32))  # cross: 31 negatives and the positive
+
+
+def test_images_and_rows_may_be_paired(tmp_path: Path) -> None:
+    pairs = PairedArrays(torch.rand(64, 1, 16, 16), torch.rand(64, 5))
+    trainer = Trainer(config(tmp_path, 2, encoder="auto", encoder_options={}), None, data=Dataset("mixed", pairs, None))
+    network = trainer.train_step.bare_network
+    assert isinstance(network, TwoTowers)
+    assert [type(t.encoder).__name__ for t in (network.tower_x, network.tower_y)] == ["SmallCNN", "MLP"]
+    trainer.fit()
+
+
+class Pooled(nn.Module):
+    """An encoder that says nothing about its width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 6, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv(images).relu().mean((2, 3))
+
+
+def test_a_module_of_the_users_own_is_trained_saved_and_resumed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder, fresh = Pooled(), Pooled()
+    start = encoder.conv.weight.clone()
+    result = train(config(tmp_path / "run", 8, encoder_options={}), encoder=encoder)
+    assert not torch.equal(encoder.conv.weight, start)
+    loaded = load_encoder(result.path, into=Pooled())
+    assert torch.equal(loaded.conv.weight, encoder.conv.weight)
+    (result.path / "checkpoint" / "step-000000008.pt").unlink()
+    train(TrainConfig(), resume=result.path, encoder=fresh)
+    assert torch.equal(fresh.conv.weight, encoder.conv.weight)
+
+
+def test_an_encoder_without_flat_features_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the encoder must return features \[N, d\], got shape \[2, 6, 26, 26\]"):
+        train(config(tmp_path / "run", 2), encoder=nn.Conv2d(1, 6, 3))
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_shows_what_metrics_hold_also_after_a_resume(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train(config(tmp_path / "run", 10, eval_every=5))
+    (result.path / "checkpoint" / "step-000000010.pt").unlink()
+    train(TrainConfig(), resume=result.path)
+    events = EventAccumulator(str(result.path)).Reload()
+    rows = RunDirectory.open(result.path).metrics()
+    for kind, name in (("log", "ess"), ("log", "loss"), ("evaluation", "knn")):
+        wanted = [(row["step"], row[name]) for row in rows if row["kind"] == kind]
+        got = [(event.step, event.value) for event in events.Scalars(f"{kind}/{name}")]
+        assert got == [(step, pytest.approx(value, rel=1e-6)) for step, value in wanted]
+
+
+def test_wandb_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="wandb must be installed"):
+        train(config(tmp_path / "run", 2, wandb="project"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
+    data = paired_npz(tmp_path / "pairs.npz")
+    settings = {"data": str(data), "encoder": "mlp", "encoder_options": {"width": 8}}
+    run = train(config(tmp_path / "run", 4, **settings)).path
+    arrays = dict(np.load(data))
+    arrays["x"][0] += 1
+    np.savez(data, **arrays)
+    with pytest.raises(ValueError, match="the data must be those the run began with"):
+        train(TrainConfig(), resume=run)
+
+
+def test_callbacks_hear_every_row_of_metrics(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    result = flatclr.train(config(tmp_path / "run", 10, eval_start=True), on_event=[lambda _, row: heard.append(row)])
+    rows = RunDirectory.open(result.path).metrics()
+    assert [(r["kind"], r["step"]) for r in heard if r["kind"] in ("log", "evaluation")] == [
+        (r["kind"], r["step"]) for r in rows
+    ]
+    assert rows[0]["kind"] == "evaluation"
+    assert rows[0]["step"] == 0  # the untrained encoder
+    assert [heard[0]["kind"], heard[-1]["kind"]] == ["start", "end"]
