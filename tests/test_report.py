@@ -36,7 +36,7 @@ def log_row(step: int, **changed: Any) -> dict[str, Any]:
 def evaluation_row(step: int, knn: float, **changed: Any) -> dict[str, Any]:
     row = {
         "step": step, "kind": "evaluation", "knn": knn, "effective_rank": 40.25, "pool_mi_nats": 3.125,
-        "pool_mi_best_nats": 3.5, "pool_ceiling_nats": 8.07, "collision_rate": 0.1,
+        "pool_mi_best_nats": 3.5, "pool_ceiling_nats": 8.07, "collision_rate": 0.1, "retrieval_at_1": 0.5,
     }  # fmt: skip
     return row | changed
 
@@ -202,15 +202,20 @@ def test_pictures_show_the_numbers_of_the_metrics() -> None:
         "kNN accuracy": pytest.approx([75.31, 81.24]),
         "untrained": pytest.approx([75.31, 75.31]),
     }
-    assert lines_of(ESS, ROWS) == {"mean": pytest.approx([0.29, 0.28]), "target 0.25": [0.25, 0.25]}
+    assert lines_of(ESS, ROWS) == {"mean": pytest.approx([0.29, 0.28]), "target": [0.25, 0.25]}
     for panel in PANELS[4:]:
         expected = [row[panel.needs] for row in ROWS if panel.needs in row]
         assert list(lines_of(panel, ROWS).values()) == [expected]
 
 
 def test_a_fixed_temperature_has_no_target() -> None:
-    assert "target 0.25" not in lines_of(ESS, ROWS, temperature=0.1)
-    assert "target 0.25" not in lines_of(ESS, ROWS, ess_target=None)
+    assert "target" not in lines_of(ESS, ROWS, temperature=0.1)
+    assert "target" not in lines_of(ESS, ROWS, ess_target=None)
+
+
+def test_a_schedule_of_targets_is_drawn_as_it_was_held() -> None:
+    rows = [log_row(step, epoch=step / 10) for step in (10, 20, 40)]
+    assert lines_of(ESS, rows, ess_target=[[0, 0.5], [2, 0.3]])["target"] == pytest.approx([0.4, 0.3, 0.3])
 
 
 def test_the_band_spans_the_outer_quantiles() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
+from flatclr.training.parts import scheduled_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +45,12 @@ def number(value: Any) -> float:
     return float(value) if is_number and math.isfinite(value) else math.nan
 
 
-def ess_target(config: Mapping[str, Any]) -> float | None:
-    """The target the run held its effective sample size at, if it did."""
-    target = number(config.get("ess_target"))
-    return None if config.get("temperature") is not None or math.isnan(target) else target
+def ess_target(config: Mapping[str, Any], epoch: float) -> float:
+    """What the run held its effective sample size at, NaN if it did not."""
+    given = config.get("ess_target")
+    if config.get("temperature") is not None:
+        return math.nan
+    return scheduled_target(given, epoch) if isinstance(given, list) else number(given)
 
 
 def untrained_knn(rows: Rows) -> float | None:
@@ -63,9 +66,9 @@ def _ess(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
         [row["step"] for row in banded], low, high, color=BLUE, alpha=0.2, linewidth=0, label="10 to 90 %"
     )
     axes.plot(*series(rows, "ess"), color=BLUE, label="mean")
-    target = ess_target(config)
-    if target is not None:
-        axes.axhline(target, color=ORANGE, linestyle="--", label=f"target {target:g}")
+    targets = [ess_target(config, row.get("epoch", 0.0)) for row in rows]
+    if not all(map(math.isnan, targets)):
+        axes.plot([row["step"] for row in rows], targets, color=ORANGE, linestyle="--", label="target")
     axes.set_ylim(0, 1)
     axes.set_ylabel("ESS")
     axes.legend()
@@ -167,6 +170,13 @@ PANELS = (
         "uniformity",
     ),
     _curve("Effective rank", "How many directions the features use.", "effective_rank", "directions", marker="o"),
+    _curve(
+        "Retrieval",
+        "Held-out pairs whose nearest other side is their own.",
+        "retrieval_at_1",
+        "share",
+        marker="o",
+    ),
     _curve(
         "Collision rate",
         "Share of the negatives that are of the anchor's class.",

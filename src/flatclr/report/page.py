@@ -20,9 +20,11 @@ ALARMS = {
 }
 EVALUATED = {  # key: label, format
     "knn": ("kNN accuracy", "{:.1%}"),
+    "retrieval_at_1": ("retrieval at 1", "{:.1%}"),
     "effective_rank": ("effective rank", "{:.1f}"),
     "pool_mi_nats": ("pool MI at the training beta, nats", "{:.3f}"),
     "pool_mi_best_nats": ("pool MI at the best beta, nats", "{:.3f}"),
+    "pool_best_beta": ("best beta", "{:g}"),
     "pool_ceiling_nats": ("ceiling of pool MI, nats", "{:.3f}"),
     "collision_rate": ("collision rate", "{:.3f}"),
 }
