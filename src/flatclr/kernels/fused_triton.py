@@ -36,7 +36,7 @@ from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums, MeanPhi, PhiSu
 P = ParamSpec("P")
 T = TypeVar("T")
 AnySums = LogSumExpSums | PhiSums
-FEATURES_AT_ONCE = 256  # more are multiplied chunk by chunk
+BYTES_AT_ONCE = 512  # of a row: 256 features in half precision; more are multiplied chunk by chunk
 CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
 MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided block once
@@ -65,15 +65,15 @@ class Tiling:
 # by the bytes of a feature and the padded number of features
 SUMS_TILING = {
     2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 128, 8, 3), 256: Tiling(128, 128, 8, 2)},
-    4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
+    4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 MIRRORED_TILING = {
     2: {64: Tiling(128, 64, 4, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
-    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 32, 4, 2)},
+    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 GRADIENTS_TILING = {
     2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 64, 8, 2)},
-    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 4, 2), 256: Tiling(64, 16, 4, 2)},
+    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 
 
@@ -107,7 +107,7 @@ def padded_features(d: int) -> int:
     >>> padded_features(3), padded_features(128), padded_features(200), padded_features(320)
     (16, 128, 256, 384)
     """
-    if d > FEATURES_AT_ONCE:
+    if d > 2 * CHUNK:
         return -(-d // CHUNK) * CHUNK
     return max(16, 1 << (d - 1).bit_length())
 
@@ -431,7 +431,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     out = block.rows_Rd.new_empty(parts, row_count, d, dtype=torch.float32)
     blocks = _feature_constants(block)
     block_out = blocks["BLOCK_D"]
-    if blocks["CHUNKS"] > 1 and blocks["CHUNKS"] % 2 == 0:
+    if blocks["CHUNKS"] % 2 == 0 and 2 * block_out * dtype.itemsize <= BYTES_AT_ONCE:
         block_out *= 2
     with torch.cuda.device_of(block.rows_Rd):
         for way, choose in _ways(block, is_phi):
@@ -536,7 +536,7 @@ def _offsets(block: Block) -> tuple[int, int, int, int, int]:
 def _feature_constants(block: Block) -> dict[str, Any]:
     padded, dtype = padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
     assert block.rows_Rd.stride() == block.columns_Cd.stride() == (padded, 1), "embeddings come from `operand`"
-    chunks = 1 if padded <= FEATURES_AT_ONCE else padded // CHUNK
+    chunks = 1 if padded * dtype.itemsize <= BYTES_AT_ONCE else padded // CHUNK
     precision = FLOAT32_PRODUCTS if dtype == torch.float32 else None
     return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
 
