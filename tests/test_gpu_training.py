@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,15 @@ from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 
 pytestmark = pytest.mark.gpu
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
+
+
+@pytest.fixture(autouse=True)
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        yield
+    torch.use_deterministic_algorithms(False)
 
 
 def gpu_config(out: Path, steps: int, **settings: Any) -> TrainConfig:
@@ -61,7 +72,7 @@ def test_bad_steps_change_nothing_and_stop_a_captured_run(tmp_path: Path) -> Non
     trainer = Trainer(gpu_config(tmp_path, 50, max_bad_steps=3), None)
     with torch.no_grad():
         next(trainer.train_step.network.parameters()).fill_(float("nan"))
-    before = [p.clone() for p in trainer.train_step.network.parameters()]
+    before = [p.detach().clone() for p in trainer.train_step.network.parameters()]
     with pytest.raises(TrainingStoppedError, match=r"bad steps in a row"):
         trainer.fit()
     after = list(trainer.train_step.network.parameters())

@@ -106,7 +106,7 @@ def test_running_out_of_memory_suggests_the_micro_batch_that_fits(
         return forward(images)
 
     monkeypatch.setattr(trainer.train_step.bare_network.encoder, "forward", small_memory)
-    before = [p.clone() for p in trainer.train_step.network.parameters()]
+    before = [p.detach().clone() for p in trainer.train_step.network.parameters()]
     with pytest.raises(TrainingStoppedError, match=r"a batch of 8 samples must fit .* --micro-batch 2 fits"):
         trainer.fit()
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.train_step.network.parameters(), strict=True))

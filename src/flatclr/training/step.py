@@ -73,7 +73,9 @@ class TrainStep:
         loss, stats, embeddings = self.backward(views, samples)
         self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.clip_norm or torch.inf).detach()
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.clip_norm, norm)
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         self.bad_steps.add_(~finite)
         self.bad_in_a_row.add_(1).mul_(~finite)
