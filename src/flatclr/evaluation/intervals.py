@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,17 +56,29 @@ def mean_of(values_N: Tensor) -> Statistic:
     return lambda weights_BN: weights_BN @ values_N / weights_BN.sum(1)
 
 
-def jackknife(statistic: Callable[[Tensor], float], samples: int, *, seed: int = 0) -> Score:
-    """Estimate ± 1.96 standard errors from leaving out one of 20 groups at a time; `statistic` takes sample numbers.
+def jackknife(
+    statistics_of: Callable[[Tensor], Mapping[str, float]],
+    samples: int,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Score]:
+    """Estimates ± 1.96 standard errors from leaving out one of 20 groups at a time; the function takes sample numbers.
 
     For what depends on pairs of samples: a bootstrap would draw samples twice, and a copy is its own neighbour.
     """
     order = torch.randperm(samples, generator=seeded_generator(seed, "jackknife"))
-    groups = min(GROUPS, samples)
-    value = statistic(order)
-    left_out = [statistic(torch.cat([g for j, g in enumerate(order.tensor_split(groups)) if j != i])) for i in range(groups)]
-    error = math.sqrt((groups - 1) * statistics.pvariance(left_out))
-    return Score(value, value - NORMAL * error, value + NORMAL * error)
+    parts = order.tensor_split(min(GROUPS, samples))
+    whole, left_out = statistics_of(order), list[Mapping[str, float]]()
+    for out in range(len(parts)):
+        left_out.append(statistics_of(torch.cat([part for i, part in enumerate(parts) if i != out])))
+        if progress is not None:
+            progress(out + 1, len(parts))
+    scores = {}
+    for name, value in whole.items():
+        error = math.sqrt((len(parts) - 1) * statistics.pvariance([found[name] for found in left_out]))
+        scores[name] = Score(value, value - NORMAL * error, value + NORMAL * error)
+    return scores
 
 
 def over_draws(scores: Sequence[Score], pooled: Score) -> Score:

@@ -1,0 +1,125 @@
+"""Training the whole network with labels: from a pre-trained encoder, or from scratch to compare with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flatclr.data.loading import BatchPlan, seeded_generator
+from flatclr.data.sources import ImageSource
+from flatclr.data.views import crops_and_flips
+from flatclr.evaluation.features import OUTPUT, Progress, compute_features
+from flatclr.evaluation.subjects import Subject, view_of
+from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Fixed: nothing is tuned, so nothing can be tuned on test data."""
+
+    epochs: int = 10
+    fewest_steps: int = 300
+    batch_size: int = 64
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    warmup_share: float = 0.05
+
+    def steps(self, samples: int) -> int:
+        return max(self.fewest_steps, self.epochs * samples // self.batch_size)
+
+
+class Classifier(nn.Module):
+    """An encoder with a linear layer that starts at zero."""
+
+    def __init__(self, encoder: nn.Module, features: int, classes: int) -> None:
+        super().__init__()
+        self.encoder, self.linear = encoder, nn.Linear(features, classes)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.linear(self.encoder(images))
+        return logits
+
+
+def finetune(
+    subject: Subject,
+    source: ImageSource,
+    labels: Tensor,
+    test: ImageSource,
+    *,
+    classes: int,
+    chosen: Tensor | None = None,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int = 0,
+    progress: Progress | None = None,
+    what: str = "fine-tuning",
+) -> Tensor:
+    """Logits [N, classes] of the test images after training a copy on `chosen` images of `source`, crops and flips."""
+    chosen = torch.arange(len(source)) if chosen is None else chosen
+    network = _classifier(subject, source, classes, device)
+    mean, std = (
+        (None, None) if subject.normalisation is None else (subject.normalisation.mean, subject.normalisation.std)
+    )
+    views, generator = crops_and_flips(mean=mean, std=std), seeded_generator(seed, "fine-tuning views")
+    plan = BatchPlan(len(chosen), min(recipe.batch_size, len(chosen)), seed)
+    optimizer = build_optimizer(
+        recipe.optimizer, network, learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    loss_of = _loss(labels)
+    steps = recipe.steps(len(chosen))
+    network.train()
+    for step in range(steps):
+        rate = warmup_cosine(step, total_steps=steps, warmup_steps=round(recipe.warmup_share * steps))
+        set_learning_rate(optimizer, recipe.learning_rate, rate)
+        index = chosen[plan.indices(step)]
+        images = view_of(source.batch(index).to(device), views, generator)
+        loss = loss_of(network(images), labels[index].to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if progress is not None:
+            progress(what, step + 1, steps)
+    return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
+
+
+def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:
+    """Sample numbers: as many of each class as `share` of all comes to, one at least.
+
+    >>> class_balanced(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, classes=2, seed=0).shape
+    torch.Size([2])
+    """
+    each = max(1, round(share * len(labels) / classes))
+    order = torch.randperm(len(labels), generator=seeded_generator(seed, "labels"))
+    chosen = []
+    for number in range(classes):
+        members = order[labels[order] == number]
+        if len(members) < each:
+            raise ValueError(
+                f"every class must have {each} training images for {share:.0%} of the labels, got {len(members)} of "
+                f"class {number}; leave out the class, or use protocol linear."
+            )
+        chosen.append(members[:each])
+    return torch.cat(chosen)
+
+
+def _classifier(subject: Subject, source: ImageSource, classes: int, device: torch.device) -> Classifier:
+    encoder = copy.deepcopy(subject.module).requires_grad_(True).to(device)
+    one = source.batch(torch.tensor([0])).to(device)
+    encoder.eval()
+    with torch.no_grad():
+        features = encoder(subject.plain()(one)).shape[1]
+    return Classifier(encoder, features, classes).to(device)
+
+
+def _loss(labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    if labels.dim() == 1:
+        return F.cross_entropy
+    return lambda logits, targets: F.binary_cross_entropy_with_logits(logits, targets.float())
