@@ -23,8 +23,9 @@ from flatclr.precision import accumulation_type
 L2_PATH = tuple(10 ** (-half / 2) for half in range(13))  # 1 down to 1e-6, each fit starting from the one before
 PATIENCE = 3  # strengths in a row below the best before weaker ones are left untried
 VALIDATION_SHARE = 0.1
-LARGEST_GRADIENT = 2e-5  # scikit-learn's solver stops at 1e-4 on the same scale
-MOST_ITERATIONS = 500
+LARGEST_GRADIENT = 5e-5  # scikit-learn's solver stops at 1e-4 on the same scale
+MOST_ITERATIONS = 1000
+MOST_HALVINGS = 25
 MEMORY = 10  # pairs of steps and gradient changes that L-BFGS keeps
 Progress = Callable[[str, int, int], None]
 
@@ -34,11 +35,8 @@ class Loss(Protocol):
 
     @property
     def curvature(self) -> float: ...
-    def __call__(self, logits_NC: Tensor) -> Tensor:
-        """Mean over samples, summed over classes."""
-
-    def residual(self, logits_NC: Tensor) -> Tensor:
-        """Derivative of each sample's loss."""
+    def __call__(self, logits_NC: Tensor) -> tuple[float, Callable[[], Tensor]]:
+        """(mean over samples, what computes the derivative of each sample's loss [N, C])"""
 
 
 @dataclass(frozen=True)
@@ -48,28 +46,24 @@ class Multinomial:
     labels: Tensor
     curvature: float = 0.5
 
-    def __call__(self, logits_NC: Tensor) -> Tensor:
-        return F.cross_entropy(logits_NC, self.labels)
-
-    def residual(self, logits_NC: Tensor) -> Tensor:
-        probabilities = logits_NC.softmax(1)
-        ones = probabilities.new_full((len(self.labels), 1), -1.0)
-        return probabilities.scatter_add_(1, self.labels.unsqueeze(1), ones)
+    def __call__(self, logits_NC: Tensor) -> tuple[float, Callable[[], Tensor]]:
+        own_N1 = self.labels.unsqueeze(1)
+        log_p_NC = logits_NC.log_softmax(1)
+        value = -log_p_NC.gather(1, own_N1).sum(dtype=torch.float64).item() / len(own_N1)
+        return value, lambda: log_p_NC.exp().scatter_add_(1, own_N1, -torch.ones_like(log_p_NC[:, :1]))
 
 
 @dataclass(frozen=True)
 class OneAgainstRest:
-    """Binary cross-entropy of every class on its own, for samples of several classes."""
+    """Binary cross-entropy of every class on its own, summed, for samples of several classes."""
 
     targets_NC: Tensor
     curvature: float = 0.25
 
-    def __call__(self, logits_NC: Tensor) -> Tensor:
+    def __call__(self, logits_NC: Tensor) -> tuple[float, Callable[[], Tensor]]:
         wanted = self.targets_NC.to(logits_NC.dtype)
-        return F.binary_cross_entropy_with_logits(logits_NC, wanted, reduction="sum") / len(wanted)
-
-    def residual(self, logits_NC: Tensor) -> Tensor:
-        return logits_NC.sigmoid() - self.targets_NC.to(logits_NC.dtype)
+        losses_NC = F.softplus(logits_NC) - wanted * logits_NC
+        return losses_NC.sum(dtype=torch.float64).item() / len(wanted), lambda: logits_NC.sigmoid() - wanted
 
 
 def loss_of(labels: Tensor) -> Loss:
@@ -231,51 +225,48 @@ class _Problem:
         bound_DD = self.loss.curvature * self.gram_DD + penalty_D1.squeeze(1).diag()
         bound_DD.diagonal().add_(1e-6 * bound_DD.diagonal().mean())
         factor_DD = torch.linalg.cholesky(bound_DD)
-        steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=MEMORY)
         logits_NC = self.x_ND @ weights_DC
-        gradient_DC = self._gradient(logits_NC, weights_DC, penalty_D1)
+        value, residual = self.loss(logits_NC)
+        gradient_DC = self._gradient(residual, penalty_D1 * weights_DC)
+        steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=MEMORY)
         for iteration in range(MOST_ITERATIONS):
             if gradient_DC.abs().max() <= LARGEST_GRADIENT:
                 return _Fit(weights_DC, iteration, True)
             direction_DC = -_two_loop(gradient_DC, steps, factor_DD)
             change_NC = self.x_ND @ direction_DC
-            size = self._line_search(logits_NC, change_NC, weights_DC, direction_DC, gradient_DC, penalty_D1)
-            if size == 0:  # no descent left in this precision
-                return _Fit(weights_DC, iteration, True)
-            weights_DC, logits_NC = weights_DC + size * direction_DC, logits_NC + size * change_NC
+            # the penalty along the line is size * linear + size^2 * square / 2
+            linear, square, slope = torch.stack(
+                [
+                    (penalty_D1 * weights_DC * direction_DC).sum(),
+                    (penalty_D1 * direction_DC.square()).sum(),
+                    (gradient_DC * direction_DC).sum(),
+                ]
+            ).tolist()
+            size, before = 1.0, value
+            for _ in range(MOST_HALVINGS):
+                tried_NC = logits_NC + size * change_NC
+                value, residual = self.loss(tried_NC)
+                rise = value - before + size * linear + size**2 * square / 2
+                if rise <= 1e-4 * size * slope + _rounding(before, logits_NC.dtype):
+                    break
+                size /= 2
+            else:  # no descent is left in this precision
+                return _Fit(weights_DC, iteration, False)
+            weights_DC, logits_NC = weights_DC + size * direction_DC, tried_NC
             if iteration % 20 == 19:
                 logits_NC = self.x_ND @ weights_DC  # sheds the rounding of the updates
-            before = gradient_DC
-            gradient_DC = self._gradient(logits_NC, weights_DC, penalty_D1)
-            steps.append((size * direction_DC, gradient_DC - before))
+            after_DC = self._gradient(residual, penalty_D1 * weights_DC)
+            steps.append((size * direction_DC, after_DC - gradient_DC))
+            gradient_DC = after_DC
         return _Fit(weights_DC, MOST_ITERATIONS, False)
 
-    def _gradient(self, logits_NC: Tensor, weights_DC: Tensor, penalty_D1: Tensor) -> Tensor:
+    def _gradient(self, residual: Callable[[], Tensor], penalty_DC: Tensor) -> Tensor:
         # in this order the product reads the features row by row: a third of the time of X'R
-        return (self.loss.residual(logits_NC).T @ self.x_ND).T / len(self.x_ND) + penalty_D1 * weights_DC
+        return (residual().T @ self.x_ND).T / len(self.x_ND) + penalty_DC
 
-    def _line_search(
-        self,
-        logits_NC: Tensor,
-        change_NC: Tensor,
-        weights_DC: Tensor,
-        direction_DC: Tensor,
-        gradient_DC: Tensor,
-        penalty_D1: Tensor,
-    ) -> float:
-        """The first of 1, 1/2, 1/4 ... that lowers the objective by 1e-4 of what its slope promises; 0 for none."""
-        linear = (penalty_D1 * weights_DC * direction_DC).sum().double().item()
-        square = (penalty_D1 * direction_DC.square()).sum().double().item()
-        slope = (gradient_DC * direction_DC).sum().double().item()
-        start = self.loss(logits_NC).double().item()
-        rounding = 4 * torch.finfo(logits_NC.dtype).eps * abs(start)
-        size = 1.0
-        for _ in range(25):
-            now = self.loss(logits_NC + size * change_NC).double().item()
-            if now - start + size * linear + size**2 * square / 2 <= 1e-4 * size * slope + rounding:
-                return size
-            size /= 2
-        return 0.0
+
+def _rounding(value: float, kind: torch.dtype) -> float:
+    return 4 * torch.finfo(kind).eps * abs(value)
 
 
 def _two_loop(gradient_DC: Tensor, steps: deque[tuple[Tensor, Tensor]], factor_DD: Tensor) -> Tensor:
