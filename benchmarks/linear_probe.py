@@ -43,7 +43,9 @@ def with_sklearn(x: Tensor, labels: Tensor, l2: float) -> Any:
     return model.fit(x.numpy(), labels.numpy())
 
 
-def compare(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, l2: float, rounds: int) -> dict[str, Any]:
+def compare(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, l2: float, rounds: int
+) -> dict[str, Any]:
     results: dict[str, Any] = {}
 
     def keep(name: str, call: Callable[[], Any]) -> Callable[[], None]:
@@ -114,7 +116,9 @@ def main() -> None:
     print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
     if not args.no_save:
         command = shlex.join(["python", "-m", "benchmarks.linear_probe", *sys.argv[1:]])
-        print(f"appended to {record.append('linear_probe', [*rows, probe], command).relative_to(record.RESULTS.parent)}")
+        print(
+            f"appended to {record.append('linear_probe', [*rows, probe], command).relative_to(record.RESULTS.parent)}"
+        )
 
 
 if __name__ == "__main__":

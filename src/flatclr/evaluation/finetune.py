@@ -62,7 +62,28 @@ def finetune(
     progress: Progress | None = None,
     what: str = "fine-tuning",
 ) -> Tensor:
-    """Logits [N, classes] of the test images after training a copy on `chosen` images of `source`, crops and flips."""
+    """Logits [N, classes] of the test images after training a copy on `chosen` images of `source`, crops and flips.
+
+    The caller's random state stays as it was; dropout and the like draw from `seed`.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else ()):
+        torch.manual_seed(seed)
+        network = _trained(subject, source, labels, classes, chosen, recipe, device, seed, progress, what)
+    return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
+
+
+def _trained(
+    subject: Subject,
+    source: ImageSource,
+    labels: Tensor,
+    classes: int,
+    chosen: Tensor | None,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int,
+    progress: Progress | None,
+    what: str,
+) -> Classifier:
     chosen = torch.arange(len(source)) if chosen is None else chosen
     network = _classifier(subject, source, classes, device)
     mean, std = (
@@ -87,7 +108,7 @@ def finetune(
         optimizer.step()
         if progress is not None:
             progress(what, step + 1, steps)
-    return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
+    return network
 
 
 def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:
