@@ -1,10 +1,10 @@
-"""Time and accuracy of the linear probe against scikit-learn, on features shaped like those of CIFAR-10 and a ResNet-18.
+"""Time and accuracy of the linear probe against scikit-learn, at the size of CIFAR-10's features from a ResNet-18.
 
     python -m benchmarks.linear_probe            (--device cuda for the time on a GPU)
 
-50,000 x 512 training and 10,000 test features of 10 classes: rectified mixtures of Gaussian classes with a spectrum that
-falls over one and a half decades, as features of encoders do. Both sides scale the features and fit at the same L2
-strength; times are medians of interleaved runs in one process.
+50,000 x 512 training and 10,000 test features of 10 classes: rectified mixtures of Gaussian classes whose spectrum
+falls over one and a half decades. Both sides scale the features and fit at the same L2 strength; times are medians of
+interleaved runs in one process.
 """
 
 from __future__ import annotations

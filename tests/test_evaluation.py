@@ -163,9 +163,9 @@ def test_any_callable_and_any_module_can_be_evaluated() -> None:
     assert [row.weights for row in pixels.rows] == ["trained"]
     torch.manual_seed(1)  # another seed than that of the random weights
     module = nn.Sequential(nn.Flatten(), nn.Linear(144, 10))
-    found = flatclr.evaluate(module, data, "linear")
+    found = flatclr.evaluate(module, data, "geometry")
     assert [row.weights for row in found.rows] == ["trained", "random"]
-    assert found["linear"].best.value != found.rows[1].best.value
+    assert found["geometry"].best.value != found.rows[1].best.value
 
 
 def test_a_module_that_cannot_be_drawn_anew_has_no_random_row() -> None:

@@ -83,6 +83,13 @@ def test_the_bootstrap_interval_of_a_share_is_the_binomial_one() -> None:
     assert score.high == pytest.approx(0.8 + 1.96 * error, abs=0.3 * error)
 
 
+@pytest.mark.parametrize("correct", [True, False])
+def test_all_or_nothing_has_the_exact_binomial_interval(correct: bool) -> None:
+    score = bootstrap(mean_of(torch.full((40,), correct)), 40)
+    exact = stats.binomtest(40 * correct, 40).proportion_ci(method="exact")
+    assert (score.low, score.high) == pytest.approx((exact.low, exact.high))
+
+
 def test_bootstrap_intervals_cover_the_truth_as_often_as_they_say() -> None:
     truth, trials = 0.7, 200
     generator = torch.Generator().manual_seed(1)

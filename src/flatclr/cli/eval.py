@@ -41,7 +41,7 @@ def eval_command(
     ] = None,
     architecture: Annotated[str | None, Option(help="Of a state-dict file: cnn, resnet18, timm:NAME ...")] = None,
     prefix: Annotated[str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")] = "",
-    draws: Annotated[int, Option(help="Label subsets of semi.")] = 3,
+    draws: Annotated[int, Option(help="Label subsets of semi.")] = 5,
     random_row: Annotated[bool, Option(help="Measure random weights too.")] = True,
     seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = 0,
     device: Annotated[str, Option(help="cpu, cuda, cuda:1; auto: cuda where there is one.")] = "auto",

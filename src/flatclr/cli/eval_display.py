@@ -52,18 +52,16 @@ class EvaluationDisplay:
 
     def table(self, found: Evaluation, folder: Path) -> None:
         table = Table(title=f"{found.encoder}: value [95 % interval]")
-        for column in ("protocol", "score", "trained", "random weights"):
-            numbers = column in ("trained", "random weights")
-            table.add_column(column, justify="right" if numbers else "left", no_wrap=column != "protocol")
+        table.add_column("protocol, score")
+        table.add_column("trained", justify="right", no_wrap=True)
+        table.add_column("random weights", justify="right", no_wrap=True)
         for row in (row for row in found.rows if row.weights == TRAINED):
             random = found.random_beside(row)
+            table.add_row(f"[bold]{escape(_name(row))}[/bold]")
             for place, (score, value) in enumerate(row.scores.items()):
-                cells = (
-                    _name(row) if place == 0 else "",
-                    f"{score}, %" if score in PERCENT else score,
-                    _number(score, value),
-                    "" if random is None else _number(score, random.scores[score]),
-                )
+                beside = "" if random is None else _number(score, random.scores[score])
+                unit = ", %" if score in PERCENT else ""
+                cells = (f"  {score.replace('_', ' ')}{unit}", _number(score, value), beside)
                 table.add_row(*map(escape, cells), end_section=place == len(row.scores) - 1)
         self.console.print(table)
         if found.report:
@@ -81,4 +79,4 @@ def _name(row: Row) -> str:
 def _number(name: str, score: Score) -> str:
     if name in PERCENT:
         return f"{100 * score.value:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
-    return f"{score.value:.3g} [{score.low:.3g}, {score.high:.3g}]"
+    return f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]"

@@ -35,7 +35,7 @@ def evaluate(
     head: nn.Module | None = None,
     normalisation: Normalisation | None = None,
     random_row: bool = True,
-    draws: int = 3,
+    draws: int = 5,
     seed: int = 0,
     device: str | torch.device = "auto",
     cache: str | Path | None = None,
@@ -64,7 +64,7 @@ def evaluate(
         progress: called with (what, done, total).    on_row: called with every row as it is ready.
     """
     protocols = _protocols(protocol)
-    require_count("draws", draws, advice="3 is the default.")
+    require_count("draws", draws, advice="5 is the default.")
     target = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else torch.device(device)
     subject, dataset = _open(
         run_or_encoder, data, data_dir, image_size, architecture, prefix, head=head, normalisation=normalisation

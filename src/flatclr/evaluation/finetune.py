@@ -14,6 +14,7 @@ from flatclr.data.loading import BatchPlan, seeded_generator
 from flatclr.data.sources import ImageSource
 from flatclr.data.views import crops_and_flips
 from flatclr.evaluation.features import OUTPUT, Progress, compute_features
+from flatclr.evaluation.linear import LinearClassifier, fit_linear
 from flatclr.evaluation.subjects import Subject, view_of
 from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
 
@@ -22,29 +23,37 @@ from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
 class Recipe:
     """Fixed: nothing is tuned, so nothing can be tuned on test data."""
 
-    epochs: int = 10
-    fewest_steps: int = 300
+    epochs: int = 5
+    fewest_steps: int = 200
     batch_size: int = 64
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     warmup_share: float = 0.05
+    probe_l2: float = 0.01  # of the linear layer that training starts from
 
     def steps(self, samples: int) -> int:
         return max(self.fewest_steps, self.epochs * samples // self.batch_size)
 
 
 class Classifier(nn.Module):
-    """An encoder with a linear layer that starts at zero."""
+    """An encoder, the scaling of its first features, and a linear layer that starts as the linear probe's.
 
-    def __init__(self, encoder: nn.Module, features: int, classes: int) -> None:
+    From there the encoder is not thrown off by a random head (Kumar et al. 2022).
+    """
+
+    def __init__(self, encoder: nn.Module, probe: LinearClassifier) -> None:
         super().__init__()
+        features, classes = probe.weights_DC[:-1].shape
         self.encoder, self.linear = encoder, nn.Linear(features, classes)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        self.scaling = probe.scaling
+        with torch.no_grad():
+            self.linear.weight.copy_(probe.weights_DC[:-1].T)
+            self.linear.bias.copy_(probe.weights_DC[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.linear(self.encoder(images))
+        scaled = (self.encoder(images) - self.scaling.mean_d) / self.scaling.deviation_d
+        logits: Tensor = self.linear(scaled)
         return logits
 
 
@@ -85,7 +94,10 @@ def _trained(
     what: str,
 ) -> Classifier:
     chosen = torch.arange(len(source)) if chosen is None else chosen
-    network = _classifier(subject, source, classes, device)
+    encoder = copy.deepcopy(subject.module).requires_grad_(True).to(device)
+    features = compute_features(encoder, source, subject.plain(), index=chosen, device=device)[OUTPUT]
+    probe = fit_linear(features, labels[chosen].to(device), classes=classes, l2=recipe.probe_l2)
+    network = Classifier(encoder, probe).to(device)
     mean, std = (
         (None, None) if subject.normalisation is None else (subject.normalisation.mean, subject.normalisation.std)
     )
@@ -129,15 +141,6 @@ def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> 
             )
         chosen.append(members[:each])
     return torch.cat(chosen)
-
-
-def _classifier(subject: Subject, source: ImageSource, classes: int, device: torch.device) -> Classifier:
-    encoder = copy.deepcopy(subject.module).requires_grad_(True).to(device)
-    one = source.batch(torch.tensor([0])).to(device)
-    encoder.eval()
-    with torch.no_grad():
-        features = encoder(subject.plain()(one)).shape[1]
-    return Classifier(encoder, features, classes).to(device)
 
 
 def _loss(labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -33,10 +33,10 @@ class Score:
 def bootstrap(statistic: Statistic, samples: int, *, device: torch.device | None = None, seed: int = 0) -> Score:
     """Percentile bootstrap over test samples; the statistic takes how often each sample was drawn.
 
-    Where every sample scores the same (all correct), the interval has no width.
+    Where all resamples give 0, or all give 1, the far end is the exact binomial one (Clopper & Pearson 1934).
 
-    >>> bootstrap(mean_of(torch.ones(50)), 50)
-    Score(value=1.0, low=1.0, high=1.0)
+    >>> round(bootstrap(mean_of(torch.ones(50)), 50).low, 4), round(0.025 ** (1 / 50), 4)
+    (0.9289, 0.9289)
     """
     generator = seeded_generator(seed, "bootstrap")
     parts, at_once = [], max(1, ENTRIES_AT_ONCE // samples)
@@ -47,6 +47,11 @@ def bootstrap(statistic: Statistic, samples: int, *, device: torch.device | None
         parts.append(statistic(counts_BN.to(device)).double().cpu())
     value = statistic(torch.ones(1, samples, device=device)).double().item()
     low, high = torch.cat(parts).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    unseen = 1 - 0.025 ** (1 / samples)
+    if low == high == value == 1:
+        return Score(value, 1 - unseen, 1.0)
+    if low == high == value == 0:
+        return Score(value, 0.0, unseen)
     return Score(value, low, high)
 
 
