@@ -3,7 +3,8 @@
     make demo                          (or: python examples/demo.py --help)
 
 Two views of each 8 x 8 image are turned, scaled, shifted and noised copies; a small convolutional encoder is trained
-on pairs of them. A nearest-neighbour classifier then reads held-out digits, warped the same way, off frozen features.
+on pairs of them. Nearest neighbours and a linear classifier then read held-out digits, warped the same way, off frozen
+features.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from rich.progress import track
 from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 import flatclr
 from flatclr import ContrastStats, diagnostics
+from flatclr.evaluation.intervals import Score
+from flatclr.evaluation.knn import knn_votes
+from flatclr.evaluation.linear import fit_probe
+from flatclr.evaluation.scores import score_predictions, selection_score
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Outcome:
     saturation: float
     ess: float
     inverse_temperature: float
-    knn_percent: float
+    knn: Score
+    linear: Score
 
 
 def digits() -> Digits:
@@ -75,11 +80,23 @@ def new_encoder() -> nn.Module:
     )  # fmt: skip
 
 
-def knn_percent(encoder: nn.Module, data: Digits) -> float:
+def accuracies(encoder: nn.Module, data: Digits) -> tuple[Score, Score]:
+    """Top-1 accuracy of nearest neighbours and of a linear classifier, with 95 % intervals."""
     with torch.no_grad():
-        train, test = (F.normalize(encoder(x)).numpy() for x in (data.train_images, data.test_images))
-    neighbours = KNeighborsClassifier(n_neighbors=20, metric="cosine", weights="distance")
-    return 100 * float(neighbours.fit(train, data.train_labels).score(test, data.test_labels))
+        train, test = encoder(data.train_images), encoder(data.test_images)
+    labels, test_labels = torch.from_numpy(data.train_labels), torch.from_numpy(data.test_labels)
+    votes_NC = knn_votes(train, labels, test, k=20)
+    probe = fit_probe(train, labels, classes=10, score=selection_score)
+    classes = tuple("0123456789")
+    knn, linear = (
+        score_predictions(found, test_labels, classes).values["top1"]
+        for found in (votes_NC, probe.classifier.logits(test))
+    )
+    return knn, linear
+
+
+def percent(score: Score) -> str:
+    return f"{100 * score.value:.1f} [{100 * score.low:.0f}, {100 * score.high:.0f}]"
 
 
 def train(name: str, objective: flatclr.Objective, data: Digits, *, steps: int, batch: int, seed: int) -> Outcome:
@@ -98,6 +115,7 @@ def train(name: str, objective: flatclr.Objective, data: Digits, *, steps: int, 
     def mean(values: list[float]) -> float:
         return sum(values) / len(values)
 
+    knn, linear = accuracies(encoder, data)
     return Outcome(
         loss_nats=mean([loss for loss, _ in recent]),
         bound_nats=mean([stats.mi_nats.item() for _, stats in recent]),
@@ -105,7 +123,8 @@ def train(name: str, objective: flatclr.Objective, data: Digits, *, steps: int, 
         saturation=mean([diagnostics.saturation(stats).item() for _, stats in recent]),
         ess=mean([stats.ess.mean().item() for _, stats in recent]),
         inverse_temperature=float(objective.inverse_temperature),
-        knn_percent=knn_percent(encoder, data),
+        knn=knn,
+        linear=linear,
     )
 
 
@@ -122,7 +141,7 @@ def main() -> None:
 
     data = digits()
     torch.manual_seed(args.seed)
-    untrained = knn_percent(new_encoder(), data)
+    untrained = accuracies(new_encoder(), data)
     objectives = {
         "InfoNCE": flatclr.InfoNCE(temperature=0.1),
         "FlatNCE": flatclr.FlatNCE(temperature=0.1),
@@ -139,7 +158,8 @@ def main() -> None:
         "satu-\nration",
         "ESS",
         "beta",
-        "kNN",
+        "kNN %\n[95 %]",
+        "linear %\n[95 %]",
     ):
         table.add_column(column, justify="left" if column == "objective" else "right")
     for name, objective in objectives.items():
@@ -152,12 +172,15 @@ def main() -> None:
             f"{end.saturation:.0%}",
             f"{end.ess:.2f}",
             f"{end.inverse_temperature:.1f}",
-            f"{end.knn_percent:.1f} %",
+            percent(end.knn),
+            percent(end.linear),
         )
     console = Console()
     console.print(table)
     console.print(
-        f"kNN accuracy on {len(data.test_labels)} held-out warped digits; the untrained encoder has {untrained:.1f} %."
+        f"Accuracy on {len(data.test_labels)} held-out warped digits; the untrained encoder has "
+        f"{percent(untrained[0])} and {percent(untrained[1])}.",
+        highlight=False,
     )
     console.print(
         "The rest are means over the last 100 steps. A bound near its ceiling (saturation) cannot tell a good encoder "

@@ -67,7 +67,7 @@ def test_a_file_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.
         return content
 
     monkeypatch.setattr(export, "_traced", broken)
-    with pytest.raises(ValueError, match="must give the encoder's features within 0.0001, got a difference of"):
+    with pytest.raises(ValueError, match=r"must give the encoder's features within 0\.0001, got a difference of"):
         export_onnx(encoder(width=4), tmp_path / "encoder.onnx")
     assert list(tmp_path.iterdir()) == []
 
