@@ -280,6 +280,23 @@ def test_modules_of_unknown_make_are_never_read_from_the_cache(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_scikit_learn_only_the_transfer_to_digits_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    found = flatclr.evaluate(small_encoder(), small_data(), ["transfer", "knn"], random_row=False)
+    assert [row.protocol for row in found.rows] == ["knn"]
+    assert dict(found.skipped)["transfer"].startswith("the digits need scikit-learn, got no such package; pip install")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told: list[str] = []
+    with pytest.raises(ValueError, match=r"out must be a folder that can be made, got .*file/out"):
+        flatclr.evaluate(
+            small_encoder(), small_data(), out=tmp_path / "file" / "out", progress=lambda what, *_: told.append(what)
+        )
+    assert told == []
+
+
 def test_label_subsets_are_balanced_and_differ_by_seed() -> None:
     labels = torch.arange(1000) % 10
     first, second = (class_balanced(labels, 0.01, classes=10, seed=seed) for seed in (0, 1))
@@ -370,6 +387,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "finetune must train the whole network",
     ),
     "draws": ({"draws": 0}, ValueError, "draws must be a whole number >= 1, got 0"),
+    "device": ({"device": "gpu"}, ValueError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got 'gpu'; pick one"),
+    "no such device": (
+        {"device": "cuda:99"},
+        ValueError,
+        "device must be one of the .* CUDA devices here, got 'cuda:99'",
+    ),
     "encoder": ({"run_or_encoder": 3}, TypeError, "an encoder must be a path, .* got int; pass one"),
     "path": ({"run_or_encoder": "runs/nowhere"}, FileNotFoundError, "got runs/nowhere, which does not exist; check"),
     "data path": ({"data": "nowhere/at/all"}, FileNotFoundError, "data must be an existing path"),

@@ -29,7 +29,6 @@ class EvaluationDisplay:
         self.task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        self.bar.start()
         return self
 
     def __exit__(
@@ -38,6 +37,7 @@ class EvaluationDisplay:
         self.bar.stop()
 
     def progressed(self, what: str, done: int, total: int) -> None:
+        self.bar.start()  # only now: bad input should be answered by its line alone
         if self.task is None or self.bar.tasks[0].description != what:
             if self.task is not None:
                 self.bar.remove_task(self.task)

@@ -17,9 +17,8 @@ def digits() -> Dataset:
     try:
         load_digits = importlib.import_module("sklearn.datasets").load_digits
     except ImportError as error:
-        raise ValueError(
-            'transfer to digits must have scikit-learn, got no such package; pip install "flatclr[digits]" or pass '
-            "transfer data of your own."
+        raise ImportError(
+            'the digits need scikit-learn, got no such package; pip install "flatclr[digits]", or name other data.'
         ) from error
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8).unsqueeze(1)

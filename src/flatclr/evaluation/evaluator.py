@@ -5,16 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from flatclr.checks import require_count, require_one_of
+from flatclr.checks import checked_device, require_count, require_one_of
 from flatclr.data.digits import DIGITS, digits
 from flatclr.data.sources import Dataset, ImageSource, open_dataset
-from flatclr.evaluation.features import OUTPUT, FeatureCache, Progress, layers_by_depth, weights_digest
+from flatclr.evaluation.features import (
+    OUTPUT,
+    FeatureCache,
+    Progress,
+    compute_features,
+    layers_by_depth,
+    weights_digest,
+)
 from flatclr.evaluation.protocols import PROTOCOLS, Bench, splits_of, unfit
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row, write_results
 from flatclr.evaluation.subjects import Subject, WithHead, is_by_name, open_named, open_subject
@@ -65,7 +73,7 @@ def evaluate(
     """
     protocols = _protocols(protocol)
     require_count("draws", draws, advice="5 is the default.")
-    target = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else torch.device(device)
+    target = checked_device(device)
     subject, dataset = _open(
         run_or_encoder, data, data_dir, image_size, architecture, prefix, head=head, normalisation=normalisation
     )
@@ -85,7 +93,7 @@ def evaluate(
             cache=FeatureCache(None if cache is None else Path(cache)),
             seed=seed,
             draws=draws,
-            transfer=lambda: _open_transfer(transfer_data, data_dir),
+            transfer=lru_cache(lambda: _open_transfer(transfer_data, data_dir)),
             progress=progress,
             memo={},
         )
@@ -93,14 +101,17 @@ def evaluate(
         fresh = subject.at_random(seed) if random_row else None
         if fresh is not None:
             benches[RANDOM] = replace(bench, subject=fresh)
-        rows, skipped = list[Row](), list[tuple[str, str]]()
-        for name in protocols:
-            reason = unfit(name, bench, probing=layer is not None)
-            if reason is not None and len(protocols) == 1:
-                raise ValueError(reason)
-            if reason is not None:
-                skipped.append((name, reason))
-                continue
+        reasons = {name: unfit(name, bench, probing=layer is not None) for name in protocols}
+        skipped = tuple((name, reason) for name, reason in reasons.items() if reason is not None)
+        if len(skipped) == len(protocols):
+            raise ValueError(skipped[0][1])
+        # what can go wrong should go wrong now, not after an hour of work
+        some = torch.arange(min(2, len(train)))
+        compute_features(subject.module, train, subject.plain(), layers=layers, index=some, device=target)
+        if out is not None:
+            _make_folder(Path(out))
+        rows = []
+        for name in (name for name in protocols if reasons[name] is None):
             for row in _rows(name, benches):
                 rows.append(row)
                 if on_row is not None:
@@ -108,10 +119,19 @@ def evaluate(
         digest = weights_digest(subject.bare)
     finally:
         subject.module.to(home)
-    found = Evaluation(subject.name, digest, tuple(rows), tuple(skipped), subject.report)
+    found = Evaluation(subject.name, digest, tuple(rows), skipped, subject.report)
     if out is not None:
         write_results(Path(out), found)
     return found
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"out must be a folder that can be made, got {folder} ({error.strerror}); pass another."
+        ) from error
 
 
 def _rows(name: str, benches: Mapping[str, Bench]) -> Iterator[Row]:

@@ -285,6 +285,11 @@ def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
         missing = _missing_class(bench)
         if missing is not None:
             return missing
+    if protocol.elsewhere:
+        try:
+            _at_home_size(bench)
+        except ImportError as error:
+            return str(error)
     if protocol.trains and probing:
         return f"protocol {name} must train the whole network, got a layer to probe; leave layer out."
     if protocol.trains and not bench.subject.trainable:
