@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -131,3 +133,21 @@ def test_every_class_is_in_both_parts_of_the_split() -> None:
 def test_bad_problems_are_refused(labels: Tensor, classes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit_linear(torch.randn(4, 2), labels, classes=classes, l2=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_probe_takes_under_three_seconds_on_a_gpu_and_agrees_with_the_cpu() -> None:
+    x, y = classes_of(50_000, 512, 10, apart=0.15)
+    on_gpu = (x.cuda(), y.cuda())
+    fit_linear(on_gpu[0][:1000], on_gpu[1][:1000], classes=10, l2=0.1)  # loads the libraries
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    probe = fit_probe(*on_gpu, classes=10, score=selection_score)
+    torch.cuda.synchronize()
+    assert time.perf_counter() - start < 3
+    x_test, y_test = classes_of(10_000, 512, 10, seed=1, apart=0.15)
+    theirs = fit_linear(x, y, classes=10, l2=probe.classifier.l2).logits(x_test).argmax(1)
+    ours = probe.classifier.logits(x_test.cuda()).argmax(1).cpu()
+    difference = (ours == y_test).double().mean() - (theirs == y_test).double().mean()
+    assert abs(difference.item()) <= 0.002

@@ -92,8 +92,8 @@ def _home(encoder: str) -> Path:
 
 
 def _head(path: Path) -> nn.Module | None:
-    """The projection head of a run, from its last checkpoint; None where there is no run."""
-    if not (path / CONFIG).is_file():
+    """The projection head of a run, from its last checkpoint; None where there is no run or no checkpoint."""
+    if not (path / CONFIG).is_file() or not RunDirectory(path).checkpoints.is_dir():
         return None
     run = RunDirectory.open(path)
     config = TrainConfig.from_dict(run.config())
