@@ -23,6 +23,7 @@ from rich.table import Table
 
 import flatclr
 from flatclr.cli.display import LiveDisplay
+from flatclr.evaluation.intervals import Score
 from flatclr.files import replace_files
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure, save_figure
 from flatclr.report.figures import OVERVIEW, draw_panels
@@ -132,12 +133,17 @@ def images_act(out: Path, *, steps: int, seed: int) -> None:
     rows = run.metrics()
     save_figure(out / "training.png", draw_panels(OVERVIEW, rows, run.config(), columns=3))
     report = write_report(run.path)
-    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    with console.status("evaluating on the test images, beside random weights"):
+        found = flatclr.evaluate(run.path, protocol=["knn", "linear"], seed=seed, out=run.path)
+    table = Table(title="Test accuracy in %, with 95 % intervals")
+    for heading in ("protocol", "trained", "untrained"):
+        table.add_column(heading, no_wrap=True)
+    for name in ("knn", "linear"):
+        untrained = found.random_beside(found[name])
+        assert untrained is not None
+        table.add_row(name, percent(found[name].best), percent(untrained.best))
+    console.print(table)
     log = [row for row in rows if row["kind"] == "log"][-1]
-    console.print(
-        f"kNN accuracy on the test images: {100 * evaluations[-1]['knn']:.1f} %, untrained encoder "
-        f"{100 * evaluations[0]['knn']:.1f} %."
-    )
     console.print(
         f"Last batch: ESS {log['ess']:.2f} (target {config.ess_target:g}) at beta {log['beta']:.1f}; bound "
         f"{log['mi_nats']:.2f} of at most {log['ceiling_nats']:.2f} nats."
@@ -145,9 +151,14 @@ def images_act(out: Path, *, steps: int, seed: int) -> None:
     for name, path in (
         ("encoder", run.path / "encoder.safetensors"),
         ("report", report),
+        ("evaluation", run.path / "results.json"),
         ("picture", out / "training.png"),
     ):
         console.print(f"{name}: {path}", soft_wrap=True)
+
+
+def percent(score: Score) -> str:
+    return f"{100 * score.value:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
 def main() -> None:

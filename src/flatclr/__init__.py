@@ -9,6 +9,7 @@
 
 from flatclr import diagnostics, objectives
 from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores, stats_of
+from flatclr.evaluation.evaluator import evaluate
 from flatclr.kernels.phi import Phi
 from flatclr.models.saving import load_encoder
 from flatclr.objectives import (
@@ -48,6 +49,7 @@ __all__ = [
     "TrainConfig",
     "contrast_stats",
     "diagnostics",
+    "evaluate",
     "load_encoder",
     "objectives",
     "pairwise_mean",

@@ -48,6 +48,25 @@ def require_number(
         raise ValueError(f"{expected}, got {value}; {advice}")
 
 
+def checked_device(name: str | torch.device) -> torch.device:
+    """The device a user names; "auto" is cuda where there is one.
+
+    >>> checked_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}; pick one.") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device must be one of the {torch.cuda.device_count()} CUDA devices here, got {name!r}; pass 'auto'."
+        )
+    return device
+
+
 def require_count(name: str, value: Any, *, at_most: int | None = None, advice: str) -> None:
     """Refuse anything but a whole number from 1 to `at_most`."""
     expected = f"{name} must be a whole number >= 1" + (f" and <= {at_most}" if at_most is not None else "")

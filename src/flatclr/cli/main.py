@@ -6,6 +6,8 @@ import sys
 
 import typer
 
+from flatclr.cli.eval import eval_command
+from flatclr.cli.export import export_command
 from flatclr.cli.report import report_command
 from flatclr.cli.train import train_command
 from flatclr.training.trainer import TrainingStoppedError
@@ -19,6 +21,8 @@ app = typer.Typer(
 )
 app.command("train")(train_command)
 app.command("report")(report_command)
+app.command("eval")(eval_command)
+app.command("export")(export_command)
 
 
 @app.callback()
@@ -30,7 +34,7 @@ def main() -> None:
     """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1."""
     try:
         app()
-    except (ValueError, TypeError, FileNotFoundError, FileExistsError) as error:
+    except (ValueError, TypeError, FileNotFoundError, FileExistsError, ImportError) as error:
         print(f"flatclr: {error}", file=sys.stderr)
         sys.exit(2)
     except TrainingStoppedError as error:

@@ -83,7 +83,13 @@ class ResidentImages:
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor | None = None, classes: Sequence[str] = (), *, name: str = "images"
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        classes: Sequence[str] = (),
+        *,
+        targets: Tensor | None = None,
+        name: str = "images",
     ) -> None:
         if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[2] != images.shape[3]:
             raise ValueError(
@@ -92,6 +98,9 @@ class ResidentImages:
             )
         self.name, self.images = name, images
         self.labels, self.classes = _checked_labels(labels, classes, images=len(images), name=name)
+        self.targets = targets  # bool [N, classes] where an image may be of several classes; then labels are None
+        if targets is not None:
+            self.classes = _checked_targets(targets, classes, images=len(images), name=name)
 
     @classmethod
     def of(
@@ -105,13 +114,16 @@ class ResidentImages:
     ) -> ResidentImages:
         """From an array [N, H, W], [N, H, W, C] or [N, C, H, W], uint8 or float in [0, 1], and class numbers or names.
 
-        Without `image_size` the shorter side decides; the centre is kept.
+        Without `image_size` the shorter side decides; the centre is kept. Labels may also be a table [N, classes] of
+        0 and 1 for images of several classes: they become `targets`.
         """
+        targets = _as_targets(labels)
+        labels = labels if targets is None else None
         numbers, names = (None, tuple(classes)) if labels is None else _class_numbers(labels, classes, name)
         tensor = image_tensor(images, image_size=image_size, name=name)
         if not isinstance(images, np.memmap):  # a mapped file stays on disk
             tensor = tensor.contiguous()
-        return cls(tensor, numbers, names, name=name)
+        return cls(tensor, numbers, names, targets=targets, name=name)
 
     @property
     def channels(self) -> int:
@@ -132,10 +144,11 @@ class ResidentImages:
         return self.images[index].contiguous()
 
     def subset(self, index: Tensor, name: str) -> ResidentImages:
-        return ResidentImages(self.images[index], _rows(self.labels, index), self.classes, name=name)
+        labels, targets = _rows(self.labels, index), _rows(self.targets, index)
+        return ResidentImages(self.images[index], labels, self.classes, targets=targets, name=name)
 
     def fingerprint(self) -> str:
-        parts = [self.images] if self.labels is None else [self.images, self.labels]
+        parts = [part for part in (self.images, self.labels, self.targets) if part is not None]
         return _content_hash(parts, self.classes)
 
 
@@ -577,6 +590,26 @@ def _checked_labels(
             "number the classes from 0, or name all of them."
         )
     return numbers, tuple(classes) or tuple(str(i) for i in range(high + 1))
+
+
+def _as_targets(labels: Any) -> Tensor | None:
+    """A table of 0 and 1 with several columns as bool [N, classes]; None for anything else."""
+    given = np.asarray(labels)
+    if given.ndim != 2 or given.shape[1] < 2 or given.dtype.kind not in "biu" or not given.any():
+        return None
+    if not np.isin(given, (0, 1)).all():
+        return None
+    return torch.from_numpy(given.astype(bool))
+
+
+def _checked_targets(targets: Tensor, classes: Sequence[str], *, images: int, name: str) -> tuple[str, ...]:
+    wanted = (images, len(classes) or targets.shape[-1])
+    if targets.dtype != torch.bool or targets.shape != wanted:
+        raise ValueError(
+            f"{name}: targets must be bool of shape {list(wanted)}, got {targets.dtype} {list(targets.shape)}; "
+            "give every image a yes or no for every class."
+        )
+    return tuple(classes) or tuple(str(i) for i in range(wanted[1]))
 
 
 def _rows(labels: Tensor | None, index: Tensor) -> Tensor | None:

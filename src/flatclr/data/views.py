@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -94,6 +94,22 @@ def simclr_cifar_views() -> ViewConfig:
 def grayscale_views() -> ViewConfig:
     """Views of one-channel images: crop, flip, brightness and contrast, then to [-1, 1]."""
     return ViewConfig(saturation=0.0, hue=0.0, grayscale_probability=0.0, mean=(0.5,), std=(0.5,))
+
+
+def views_for(channels: int) -> ViewConfig:
+    """The default views: `grayscale_views` of one channel, else `simclr_cifar_views`."""
+    return grayscale_views() if channels == 1 else simclr_cifar_views()
+
+
+def crops_and_flips(*, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> ViewConfig:
+    """Most of the image, perhaps mirrored: for training with labels.
+
+    A smaller crop would show objects larger than in the whole images they are tested on (Touvron et al. 2019).
+
+    >>> crops_and_flips().jitter_probability
+    0.0
+    """
+    return replace(no_augmentation(mean=mean, std=std), crop_scale=(0.7, 1.0), flip_probability=0.5)
 
 
 def no_augmentation(*, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> ViewConfig:

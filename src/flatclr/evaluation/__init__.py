@@ -1,1 +1,1 @@
-"""How good a frozen encoder is."""
+"""How good an encoder is: protocols that are fixed, versioned, and never select on test data."""

@@ -9,30 +9,51 @@ from flatclr.checks import require_count, require_matrix
 from flatclr.sphere import unit_rows
 
 ENTRIES_AT_ONCE = 2**24
+LARGE_BANK = 20_000
+
+
+def neighbours_for(bank: int) -> int:
+    """200 neighbours in a large bank, 20 in a small one."""
+    return 200 if bank >= LARGE_BANK else 20
 
 
 @torch.no_grad()
-def knn_predict(
-    train_features: Tensor, train_labels: Tensor, features: Tensor, *, k: int = 200, temperature: float = 0.07
+def knn_votes(
+    train_features: Tensor,
+    train_labels: Tensor,
+    features: Tensor,
+    *,
+    k: int = 200,
+    temperature: float = 0.07,
+    classes: int | None = None,
 ) -> Tensor:
-    """Class of each row by its k nearest neighbours, cosine similarity, votes weighted by exp(cosine / temperature).
+    """Votes [N, C] of the k nearest neighbours by cosine similarity, each weighted by exp(cosine / temperature).
 
-    >>> knn_predict(torch.eye(2), torch.tensor([5, 7]), torch.tensor([[0.1, 1.0]]), k=1)
-    tensor([7])
+    Memory is that of 2^24 similarities, however many features there are.
     """
     require_matrix("train_features", train_features)
     require_matrix("features", features)
     require_count("k", k, advice="200 for large sets, 20 for small ones.")
     k = min(k, len(train_features))
-    classes = int(train_labels.max()) + 1
+    classes = classes or int(train_labels.max()) + 1
     bank, queries = unit_rows(train_features.float()), unit_rows(features.float())
-    predictions = []
+    votes = []
     for part in queries.split(max(1, ENTRIES_AT_ONCE // len(bank))):
         cosine, nearest = (part @ bank.T).topk(k, dim=1)
-        votes = torch.zeros(len(part), classes, device=part.device)
-        votes.scatter_add_(1, train_labels[nearest], ((cosine - 1) / temperature).exp())
-        predictions.append(votes.argmax(1))
-    return torch.cat(predictions)
+        empty = torch.zeros(len(part), classes, device=part.device)
+        votes.append(empty.scatter_add_(1, train_labels[nearest], ((cosine - 1) / temperature).exp()))
+    return torch.cat(votes)
+
+
+def knn_predict(
+    train_features: Tensor, train_labels: Tensor, features: Tensor, *, k: int = 200, temperature: float = 0.07
+) -> Tensor:
+    """Class of each row with the most votes.
+
+    >>> knn_predict(torch.eye(2), torch.tensor([5, 7]), torch.tensor([[0.1, 1.0]]), k=1)
+    tensor([7])
+    """
+    return knn_votes(train_features, train_labels, features, k=k, temperature=temperature).argmax(1)
 
 
 def knn_accuracy(

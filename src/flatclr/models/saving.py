@@ -24,6 +24,7 @@ from flatclr.models.encoders import WEIGHT_SOURCES, AdaptedEncoder, Encoder, Enc
 
 FORMAT = "flatclr-encoder"
 FORMAT_VERSION = 1
+FOLDER_DOCUMENT, FOLDER_WEIGHTS = "config.json", "model.safetensors"  # names of the same two in a hub folder
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.")
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights in a checkpoint
 
@@ -45,6 +46,17 @@ def save_encoder(
         description: whatever should travel along, as JSON: data, objective, accuracies.
         normalisation: of the images, unless the encoder has a `.normalisation` of its own.
     """
+    weights, document = encoder_files(encoder, description=description, normalisation=normalisation)
+    target = Path(folder) / "encoder.safetensors"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_files({target: weights, target.with_suffix(".json"): document})
+    return target
+
+
+def encoder_files(
+    encoder: nn.Module, *, description: Mapping[str, Any], normalisation: Normalisation | None = None
+) -> tuple[bytes, bytes]:
+    """Weights and description as `save_encoder` writes them."""
     encoder = unwrapped(encoder)
     spec = getattr(encoder, "spec", None)
     normalisation = normalisation or getattr(encoder, "normalisation", None)
@@ -66,10 +78,7 @@ def save_encoder(
             f"description and encoder options must be plain JSON, got {error}; "
             "convert to str, float, int, bool, None, list or dict."
         ) from error
-    target = Path(folder) / "encoder.safetensors"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_files({target: weights, target.with_suffix(".json"): text.encode()})
-    return target
+    return weights, text.encode()
 
 
 def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Module:
@@ -79,11 +88,14 @@ def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Modul
     random state is left as it was.
 
     Args:
-        path: the folder, the `.safetensors` or the `.json` file.
+        path: the folder (also one of `export_folder`), the `.safetensors` or the `.json` file.
         into: a module of the same architecture, for an encoder that was not built by name.
     """
     document_path = _document_path(Path(path))
-    weights_path = document_path.with_suffix(".safetensors")
+    in_hub_folder = document_path.name == FOLDER_DOCUMENT
+    weights_path = (
+        document_path.with_name(FOLDER_WEIGHTS) if in_hub_folder else document_path.with_suffix(".safetensors")
+    )
     document = _read_document(document_path)
     tensors = _read_verified(weights_path, document["sha256"])
     with torch.random.fork_rng(devices=()):
@@ -188,13 +200,15 @@ def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 def _document_path(path: Path) -> Path:
     if path.is_dir():
+        hub = path / FOLDER_DOCUMENT
         path = path / "encoder.json"
+        path = hub if hub.is_file() and not path.is_file() else path
     elif path.suffix == ".safetensors":
         if not path.is_file():
             raise FileNotFoundError(
                 f"encoder must be a folder or file, got {path}, which does not exist; check the path."
             )
-        path = path.with_suffix(".json")
+        path = path.with_name(FOLDER_DOCUMENT) if path.name == FOLDER_WEIGHTS else path.with_suffix(".json")
     elif path.suffix != ".json":
         raise ValueError(f"encoder must be a folder, a .safetensors or a .json file, got {path}; see save_encoder.")
     if not path.is_file():

@@ -1,0 +1,111 @@
+"""`flatclr eval`"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import nn
+
+from flatclr.evaluation.evaluator import evaluate
+from flatclr.evaluation.protocols import PROTOCOLS
+from flatclr.evaluation.results import RESULTS, Row
+from flatclr.models.encoders import Encoder
+from flatclr.models.heads import build_head
+from flatclr.models.saving import load_encoder
+from flatclr.runs import CONFIG, RunDirectory
+from flatclr.training.checkpoint import load_checkpoint
+from flatclr.training.config import TrainConfig
+
+Option = typer.Option
+NAMES = ", ".join(PROTOCOLS)
+
+
+def eval_command(
+    encoder: Annotated[
+        str,
+        typer.Argument(help="Run directory, encoder.safetensors, timm:NAME, torchvision:NAME or a state-dict file."),
+    ],
+    protocol: Annotated[str, Option(help=f"{NAMES}, several with commas between, or all.")] = "all",
+    data: Annotated[
+        str | None, Option(help="What train --data takes; default: the run's own, else the embedded images.")
+    ] = None,
+    data_dir: Annotated[str | None, Option(help="Where named datasets are; also FLATCLR_DATA.")] = None,
+    image_size: Annotated[int | None, Option(help="Side of the square images; default: the encoder's own.")] = None,
+    transfer_data: Annotated[str | None, Option(help="Data of transfer; default: scikit-learn's digits.")] = None,
+    layer: Annotated[
+        str | None, Option(help="Probe this layer instead of the output; all: every layer by depth, head included.")
+    ] = None,
+    architecture: Annotated[str | None, Option(help="Of a state-dict file: cnn, resnet18, timm:NAME ...")] = None,
+    prefix: Annotated[str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")] = "",
+    draws: Annotated[int, Option(help="Label subsets of semi.")] = 5,
+    random_row: Annotated[bool, Option(help="Measure random weights too.")] = True,
+    seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = 0,
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1; auto: cuda where there is one.")] = "auto",
+    out: Annotated[str | None, Option(help="Folder of results.json and the figure; default: by the encoder.")] = None,
+    cache: Annotated[
+        bool, Option(help="Keep features beside the encoder, so that they are computed only once.")
+    ] = True,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON line per result instead of the display.")] = False,
+) -> None:
+    """Measure an encoder: every protocol with 95 % intervals, beside random weights."""
+    from flatclr.cli.eval_display import EvaluationDisplay
+
+    folder = Path(out) if out is not None else _home(encoder) / "evaluation"
+    with EvaluationDisplay(quiet=as_json) as display:
+        found = evaluate(
+            encoder,
+            data,
+            protocol if "," not in protocol else [name.strip() for name in protocol.split(",")],
+            layer=layer,
+            transfer_data=transfer_data,
+            data_dir=data_dir,
+            image_size=image_size,
+            architecture=architecture,
+            prefix=prefix,
+            head=None if layer is None else _head(Path(encoder)),
+            random_row=random_row,
+            draws=draws,
+            seed=seed,
+            device=device,
+            cache=folder / "features" if cache else None,
+            out=folder,
+            progress=display.progressed,
+            on_row=_print_row if as_json else display.ready,
+        )
+    if as_json:
+        print(json.dumps({"kind": "end", "results": str(folder / RESULTS), "skipped": found.skipped}))
+    else:
+        display.table(found, folder)
+
+
+def _print_row(row: Row) -> None:
+    print(json.dumps({"kind": "row", **asdict(row)}), flush=True)
+
+
+def _home(encoder: str) -> Path:
+    path = Path(encoder)
+    return path if path.is_dir() else path.parent if path.exists() else Path()
+
+
+def _head(path: Path) -> nn.Module | None:
+    """The projection head of a run, from its last checkpoint; None where there is no run or no checkpoint."""
+    if not (path / CONFIG).is_file() or not RunDirectory(path).checkpoints.is_dir():
+        return None
+    run = RunDirectory.open(path)
+    config = TrainConfig.from_dict(run.config())
+    encoder = load_encoder(path)
+    assert isinstance(encoder, Encoder)  # runs build theirs by name
+    state = load_checkpoint(run.checkpoints).state["train_step"]["network"]
+    head = build_head(
+        encoder.features,
+        d_hidden=config.head_width,
+        d_out=config.embedding,
+        layers=config.head_layers,
+        norm=str(config.encoder_options.get("norm", "batch")),
+    )
+    head.load_state_dict({key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")})
+    return head.eval()

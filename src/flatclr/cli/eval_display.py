@@ -1,0 +1,82 @@
+"""What a person sees of an evaluation: a bar while it goes on, a table at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from flatclr.evaluation.features import OUTPUT
+from flatclr.evaluation.figures import SHARES
+from flatclr.evaluation.intervals import Score
+from flatclr.evaluation.results import FIGURE, RESULTS, TRAINED, Evaluation, Row
+
+PERCENT = (*SHARES, "top5", "recall_at_5", "recall_at_10")
+
+
+class EvaluationDisplay:
+    """One bar for what is being done, a line for every result."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(quiet=quiet)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, transient=True)
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def progressed(self, what: str, done: int, total: int) -> None:
+        self.bar.start()  # only now: bad input should be answered by its line alone
+        if self.task is None or self.bar.tasks[0].description != what:
+            if self.task is not None:
+                self.bar.remove_task(self.task)
+            self.task = self.bar.add_task(what, total=total)
+        self.bar.update(self.task, completed=done, total=total)
+
+    def ready(self, row: Row) -> None:
+        unit = " %" if row.headline in PERCENT else ""
+        score = f"{row.headline} {_number(row.headline, row.best)}{unit}"
+        text = f"{_name(row)}, {row.weights} weights: {score} ({row.seconds:.1f} s)"
+        self.console.print(escape(text), highlight=False)
+
+    def table(self, found: Evaluation, folder: Path) -> None:
+        table = Table(title=f"{found.encoder}: value [95 % interval]")
+        table.add_column("protocol, score")
+        table.add_column("trained", justify="right", no_wrap=True)
+        table.add_column("random weights", justify="right", no_wrap=True)
+        for row in (row for row in found.rows if row.weights == TRAINED):
+            random = found.random_beside(row)
+            table.add_row(f"[bold]{escape(_name(row))}[/bold]")
+            for place, (score, value) in enumerate(row.scores.items()):
+                beside = "" if random is None else _number(score, random.scores[score])
+                unit = ", %" if score in PERCENT else ""
+                cells = (f"  {score.replace('_', ' ')}{unit}", _number(score, value), beside)
+                table.add_row(*map(escape, cells), end_section=place == len(row.scores) - 1)
+        self.console.print(table)
+        if found.report:
+            self.console.print(f"weights: {escape(found.report)}", highlight=False)
+        for protocol, reason in found.skipped:
+            self.console.print(f"left out {protocol}: {escape(reason)}", style="yellow", highlight=False)
+        self.console.print(f"{folder / RESULTS}\n{folder / FIGURE}", highlight=False, soft_wrap=True)
+
+
+def _name(row: Row) -> str:
+    layer = "" if row.layer == OUTPUT else f" at {row.layer}"
+    return f"{row.protocol} {row.variant}".strip() + f" on {row.data}{layer}"
+
+
+def _number(name: str, score: Score) -> str:
+    if name in PERCENT:
+        return f"{100 * score.value:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    return f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]"

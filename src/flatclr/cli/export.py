@@ -1,0 +1,40 @@
+"""`flatclr export`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flatclr.evaluation.features import weights_digest
+from flatclr.evaluation.results import markdown_table, read_results
+from flatclr.models.export import export_folder, export_onnx
+from flatclr.models.saving import load_encoder
+
+Option = typer.Option
+
+
+def export_command(
+    encoder: Annotated[str, typer.Argument(help="Run directory, encoder folder or encoder.safetensors.")],
+    onnx: Annotated[str | None, Option(help="Write this ONNX file, checked with onnxruntime.")] = None,
+    folder: Annotated[
+        str | None, Option(help="Write a Hugging Face style folder with a model card, config.json, model.safetensors.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Take an encoder away: as ONNX, or as a folder for the Hugging Face hub."""
+    if onnx is None and folder is None:
+        raise ValueError("export must be told what to write, got neither --onnx nor --folder; pass one or both.")
+    loaded = load_encoder(encoder)
+    written: dict[str, object] = {}
+    if onnx is not None:
+        written |= {"onnx": onnx, "largest_difference": export_onnx(loaded, onnx)}
+    if folder is not None:
+        home = Path(encoder) if Path(encoder).is_dir() else Path(encoder).parent
+        found = read_results(home / "evaluation")
+        measured = found is not None and found.encoder_sha256 == weights_digest(loaded)  # else of older weights
+        export_folder(loaded, folder, results=markdown_table(found) if found is not None and measured else "")
+        written["folder"] = folder
+    print(json.dumps(written) if as_json else "\n".join(f"{key}: {value}" for key, value in written.items()))

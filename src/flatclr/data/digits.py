@@ -1,0 +1,31 @@
+"""scikit-learn's handwritten digits: labelled images that need no download."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+
+from flatclr.data.loading import seeded_generator
+from flatclr.data.sources import Dataset, ResidentImages
+
+DIGITS = "digits"
+
+
+def digits() -> Dataset:
+    """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, a third of each class for testing."""
+    try:
+        load_digits = importlib.import_module("sklearn.datasets").load_digits
+    except ImportError as error:
+        raise ImportError(
+            'the digits need scikit-learn, got no such package; pip install "flatclr[digits]", or name other data.'
+        ) from error
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target).long()
+    order = torch.randperm(len(labels), generator=seeded_generator(0, DIGITS))
+    test = torch.cat([m[: len(m) // 3] for m in (order[labels[order] == c] for c in range(10))]).sort().values
+    mask = torch.ones(len(labels), dtype=torch.bool)
+    mask[test] = False
+    whole = ResidentImages(images, labels, name=DIGITS)
+    return Dataset(DIGITS, whole.subset(mask.nonzero()[:, 0], f"{DIGITS}/train"), whole.subset(test, f"{DIGITS}/test"))

@@ -1,0 +1,183 @@
+"""Features of a frozen encoder: computed once, kept on disk under what they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from flatclr.data.sources import ImageSource
+from flatclr.files import replace_files
+
+FEATURES_VERSION = 1  # of how they are computed; part of the key
+IMAGES_AT_ONCE = 512
+OUTPUT = "output"
+_WRAPPERS = re.compile(r"^((encoder|model|head)\.)+")
+Progress = Callable[[str, int, int], None]
+Prepare = Callable[[Tensor], Tensor]  # uint8 images -> what the encoder takes
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; every submodule's mode is put back."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """A folder of feature files; None keeps nothing. A file that is not what its name says is computed again."""
+
+    folder: Path | None
+
+    def get(self, key: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        if self.folder is None:
+            return compute()
+        path = self.folder / f"{key}.safetensors"
+        found = _read(path, key)
+        if found is not None:
+            return found
+        features = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stamp = {"key": key, "sha256": _digest(features)}
+        replace_files({path: safetensors.torch.save(features, stamp)})
+        return features
+
+
+def _read(path: Path, key: str) -> dict[str, Tensor] | None:
+    try:
+        with safe_open(path, framework="pt") as file:
+            stamp = file.metadata() or {}
+            features = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+    except (SafetensorError, OSError, ValueError):
+        return None
+    return features if stamp.get("key") == key and stamp.get("sha256") == _digest(features) else None
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Of everything in its state: weights and statistics of normalisation layers."""
+    return _digest({name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)})
+
+
+def feature_key(
+    module: nn.Module, architecture: Any, source: ImageSource, preparation: Any, layers: Sequence[str]
+) -> str:
+    """Changes with the weights, the architecture, the data, how images are prepared, and the layers."""
+    parts = (
+        FEATURES_VERSION,
+        weights_digest(module),
+        repr(architecture),
+        source.fingerprint(),
+        repr(preparation),
+        tuple(layers),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def compute_features(
+    module: nn.Module,
+    source: ImageSource,
+    prepare: Prepare,
+    *,
+    layers: Sequence[str] = (OUTPUT,),
+    index: Tensor | None = None,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """float32 [N, d] for every layer, on `device`; feature maps [N, d, H, W] and tokens [N, T, d] are averaged.
+
+    Args:
+        layers: names of submodules, or "output" for what the module returns.
+        index: of the images; all of them unless given.
+    """
+    index = torch.arange(len(source)) if index is None else index
+    kept: dict[str, list[Tensor]] = {name: [] for name in layers}
+    with frozen(module), _watched(module, layers) as seen:
+        for start in range(0, len(index), IMAGES_AT_ONCE):
+            part = index[start : start + IMAGES_AT_ONCE]
+            images = prepare(source.batch(part).to(device))
+            seen.clear()
+            seen[OUTPUT] = _forward(module, images, source)
+            for name in layers:
+                if name not in seen:
+                    raise ValueError(f"layer must be used by the encoder, got {name!r}, which is not; see --layer all.")
+                kept[name].append(_rows(seen[name], name))
+            if progress is not None:
+                progress(f"encoding {source.name}", start + len(part), len(index))
+    return {name: torch.cat(parts) for name, parts in kept.items()}
+
+
+def layers_by_depth(module: nn.Module, images: Tensor) -> tuple[str, ...]:
+    """The top-level parts of encoder and head in order of use, without those that only repeat the one before."""
+    names = [name for name, _ in module.named_modules() if name and "." not in _WRAPPERS.sub("", name)]
+    with frozen(module), _watched(module, names) as seen:
+        module(images)
+    kept: dict[str, Tensor] = {}
+    for name, value in seen.items():
+        if isinstance(value, Tensor) and value.dim() >= 2:
+            rows = _rows(value, name)
+            before = next(reversed(kept.values()), None)
+            if before is None or before.shape != rows.shape or not torch.allclose(before, rows, atol=1e-6):
+                kept[name] = rows
+    return tuple(kept)
+
+
+@contextmanager
+def _watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What the named submodules return, filled as the module runs."""
+    seen: dict[str, Any] = {}
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            seen[name] = output
+
+        return hook
+
+    handles = [module.get_submodule(name).register_forward_hook(watch(name)) for name in layers if name != OUTPUT]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _forward(module: nn.Module, images: Tensor, source: ImageSource) -> Any:
+    try:
+        return module(images)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"the encoder must take images {list(images.shape[1:])} of {source.name}, got: {reason}; "
+            "pass data of the size and channels it was built for, or use protocol transfer."
+        ) from error
+
+
+def _rows(value: Any, name: str) -> Tensor:
+    if not isinstance(value, Tensor) or value.dim() < 2:
+        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"layer {name!r} must give a tensor [N, d, ...], got {got}; probe another one.")
+    pooled: Tensor = value.mean(1) if value.dim() == 3 else value  # tokens [N, T, d]
+    return (pooled.flatten(2).mean(2) if pooled.dim() > 3 else pooled).detach().float()

@@ -1,0 +1,149 @@
+"""Training the whole network with labels: from a pre-trained encoder, or from scratch to compare with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flatclr.data.loading import BatchPlan, seeded_generator
+from flatclr.data.sources import ImageSource
+from flatclr.data.views import crops_and_flips
+from flatclr.evaluation.features import OUTPUT, Progress, compute_features
+from flatclr.evaluation.linear import LinearClassifier, fit_linear
+from flatclr.evaluation.subjects import Subject, view_of
+from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Fixed: nothing is tuned, so nothing can be tuned on test data."""
+
+    epochs: int = 5
+    fewest_steps: int = 200
+    batch_size: int = 64
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    warmup_share: float = 0.05
+    probe_l2: float = 0.01  # of the linear layer that training starts from
+
+    def steps(self, samples: int) -> int:
+        return max(self.fewest_steps, self.epochs * samples // self.batch_size)
+
+
+class Classifier(nn.Module):
+    """An encoder, the scaling of its first features, and a linear layer that starts as the linear probe's.
+
+    From there the encoder is not thrown off by a random head (Kumar et al. 2022).
+    """
+
+    def __init__(self, encoder: nn.Module, probe: LinearClassifier) -> None:
+        super().__init__()
+        features, classes = probe.weights_DC[:-1].shape
+        self.encoder, self.linear = encoder, nn.Linear(features, classes)
+        self.scaling = probe.scaling
+        with torch.no_grad():
+            self.linear.weight.copy_(probe.weights_DC[:-1].T)
+            self.linear.bias.copy_(probe.weights_DC[-1])
+
+    def forward(self, images: Tensor) -> Tensor:
+        scaled = (self.encoder(images) - self.scaling.mean_d) / self.scaling.deviation_d
+        logits: Tensor = self.linear(scaled)
+        return logits
+
+
+def finetune(
+    subject: Subject,
+    source: ImageSource,
+    labels: Tensor,
+    test: ImageSource,
+    *,
+    classes: int,
+    chosen: Tensor | None = None,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int = 0,
+    progress: Progress | None = None,
+    what: str = "fine-tuning",
+) -> Tensor:
+    """Logits [N, classes] of the test images after training a copy on `chosen` images of `source`, crops and flips.
+
+    The caller's random state stays as it was; dropout and the like draw from `seed`.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else ()):
+        torch.manual_seed(seed)
+        network = _trained(subject, source, labels, classes, chosen, recipe, device, seed, progress, what)
+    return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
+
+
+def _trained(
+    subject: Subject,
+    source: ImageSource,
+    labels: Tensor,
+    classes: int,
+    chosen: Tensor | None,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int,
+    progress: Progress | None,
+    what: str,
+) -> Classifier:
+    chosen = torch.arange(len(source)) if chosen is None else chosen
+    encoder = copy.deepcopy(subject.module).requires_grad_(True).to(device)
+    features = compute_features(encoder, source, subject.plain(), index=chosen, device=device)[OUTPUT]
+    probe = fit_linear(features, labels[chosen].to(device), classes=classes, l2=recipe.probe_l2)
+    network = Classifier(encoder, probe).to(device)
+    mean, std = (
+        (None, None) if subject.normalisation is None else (subject.normalisation.mean, subject.normalisation.std)
+    )
+    views, generator = crops_and_flips(mean=mean, std=std), seeded_generator(seed, "fine-tuning views")
+    plan = BatchPlan(len(chosen), min(recipe.batch_size, len(chosen)), seed)
+    optimizer = build_optimizer(
+        recipe.optimizer, network, learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    loss_of = _loss(labels)
+    steps = recipe.steps(len(chosen))
+    network.train()
+    for step in range(steps):
+        rate = warmup_cosine(step, total_steps=steps, warmup_steps=round(recipe.warmup_share * steps))
+        set_learning_rate(optimizer, recipe.learning_rate, rate)
+        index = chosen[plan.indices(step)]
+        images = view_of(source.batch(index).to(device), views, generator)
+        loss = loss_of(network(images), labels[index].to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if progress is not None:
+            progress(what, step + 1, steps)
+    return network
+
+
+def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:
+    """Sample numbers: as many of each class as `share` of all comes to, one at least.
+
+    >>> class_balanced(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, classes=2, seed=0).shape
+    torch.Size([2])
+    """
+    each = max(1, round(share * len(labels) / classes))
+    order = torch.randperm(len(labels), generator=seeded_generator(seed, "labels"))
+    chosen = []
+    for number in range(classes):
+        members = order[labels[order] == number]
+        if len(members) < each:
+            raise ValueError(
+                f"every class must have {each} training images for {share:.0%} of the labels, got {len(members)} of "
+                f"class {number}; leave out the class, or use protocol linear."
+            )
+        chosen.append(members[:each])
+    return torch.cat(chosen)
+
+
+def _loss(labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    if labels.dim() == 1:
+        return F.cross_entropy
+    return lambda logits, targets: F.binary_cross_entropy_with_logits(logits, targets.float())

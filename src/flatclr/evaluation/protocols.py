@@ -1,0 +1,372 @@
+"""The protocols: each fixed, documented in docs/evaluation.md, and versioned.
+
+Nothing is selected on test data: what a protocol chooses, it chooses on training data, and says so in `chosen`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr import diagnostics
+from flatclr.data.loading import seeded_generator
+from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.evaluation.features import (
+    FeatureCache,
+    Progress,
+    compute_features,
+    feature_key,
+)
+from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
+from flatclr.evaluation.intervals import Score, bootstrap, jackknife, mean_of, over_draws
+from flatclr.evaluation.knn import knn_votes, neighbours_for
+from flatclr.evaluation.linear import fit_probe
+from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.evaluation.retrieval import RANKS, retrieve
+from flatclr.evaluation.scores import Scores, score_predictions, selection_score
+from flatclr.evaluation.subjects import (
+    AdaptedSource,
+    Subject,
+)
+
+LABEL_SHARES = (0.01, 0.1)
+VIEWED_IMAGES = 2048
+DEFAULT_BETA = 10.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    scores: Scores
+    variant: str = ""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One set of weights on one dataset, and everything a protocol needs to measure it."""
+
+    subject: Subject
+    data: str
+    train: ImageSource
+    test: ImageSource | None
+    layers: tuple[str, ...]
+    layer: str
+    device: torch.device
+    cache: FeatureCache
+    seed: int
+    draws: int
+    transfer: Callable[[], Dataset]
+    progress: Progress | None
+    memo: dict[str, dict[str, Tensor]]  # features of this run, by key
+
+    @cached_property
+    def labels(self) -> Tensor:
+        labels = labels_of(self.train)
+        assert labels is not None
+        return labels
+
+    @cached_property
+    def test_labels(self) -> Tensor:
+        labels = None if self.test is None else labels_of(self.test)
+        assert labels is not None
+        return labels.to(self.device)
+
+    @property
+    def several_classes(self) -> bool:
+        labels = labels_of(self.train)
+        return labels is not None and labels.dim() == 2
+
+    @property
+    def labelled(self) -> bool:
+        return labels_of(self.train) is not None and self.test is not None and labels_of(self.test) is not None
+
+    @property
+    def shown(self) -> ImageSource:
+        """Where label-free protocols look: the test images where there are some."""
+        return self.train if self.test is None else self.test
+
+    def features(self, source: ImageSource) -> Tensor:
+        """Of the chosen layer; all layers of the run are computed in one pass, once."""
+
+        def compute() -> dict[str, Tensor]:
+            return compute_features(
+                self.subject.module,
+                source,
+                self.subject.plain(),
+                layers=self.layers,
+                device=self.device,
+                progress=self.progress,
+            )
+
+        known = self.subject.architecture
+        key = feature_key(self.subject.module, known, source, self.subject.normalisation, self.layers)
+        if key not in self.memo:
+            cache = self.cache if known is not None else FeatureCache(None)
+            self.memo[key] = {name: value.to(self.device) for name, value in cache.get(key, compute).items()}
+        return self.memo[key][self.layer]
+
+    def telling(self, what: str) -> Callable[[int, int], None] | None:
+        return None if self.progress is None else partial(self.progress, what)
+
+    def two_views(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of two augmented views of some images, and which images these are."""
+        generator = seeded_generator(self.seed, "images with views")
+        index = torch.randperm(len(self.shown), generator=generator)[:VIEWED_IMAGES]
+
+        def view(name: str) -> Tensor:
+            prepare = self.subject.augmented(self.shown.channels, seeded_generator(self.seed, "view", name))
+            features = compute_features(
+                self.subject.module, self.shown, prepare, layers=(self.layer,), index=index, device=self.device
+            )
+            return features[self.layer]
+
+        return view("a"), view("b"), index
+
+
+def labels_of(source: ImageSource) -> Tensor | None:
+    """Class numbers [N], or bool [N, classes] where images are of several classes."""
+    return source.labels if source.labels is not None else getattr(source, "targets", None)
+
+
+def _knn(bench: Bench) -> Iterator[Measured]:
+    assert bench.test is not None
+    k = neighbours_for(len(bench.train))
+    votes_NC = knn_votes(
+        bench.features(bench.train),
+        bench.labels.to(bench.device),
+        bench.features(bench.test),
+        k=k,
+        classes=len(bench.train.classes),
+    )
+    yield Measured(_scored(bench, votes_NC), chosen={"k": k, "temperature": 0.07})
+
+
+def _linear(bench: Bench, variant: str = "") -> Iterator[Measured]:
+    assert bench.test is not None
+    classes = len(bench.train.classes)
+    probe = fit_probe(
+        bench.features(bench.train),
+        bench.labels.to(bench.device),
+        classes=classes,
+        score=selection_score,
+        seed=bench.seed,
+        progress=bench.progress,
+    )
+    fit = probe.classifier
+    chosen = {
+        "l2": fit.l2,
+        "validation": [list(tried) for tried in probe.path],
+        "iterations": fit.iterations,
+        "converged": fit.converged,
+    }
+    yield Measured(_scored(bench, fit.logits(bench.features(bench.test))), variant, chosen)
+
+
+def _finetune(bench: Bench, variant: str = "") -> Iterator[Measured]:
+    recipe = Recipe()
+    logits_NC = _finetuned(bench, recipe, None, bench.seed, "fine-tuning")
+    yield Measured(_scored(bench, logits_NC), variant, {**_stated(recipe), "steps": recipe.steps(len(bench.train))})
+
+
+def _semi(bench: Bench) -> Iterator[Measured]:
+    recipe, classes = Recipe(), len(bench.train.classes)
+    for share in LABEL_SHARES:
+        drawn = [
+            class_balanced(bench.labels, share, classes=classes, seed=bench.seed + draw) for draw in range(bench.draws)
+        ]
+        scored, correct = [], []
+        for draw, chosen in enumerate(drawn):
+            what = f"{share:.0%} of the labels, draw {draw + 1} of {bench.draws}"
+            logits_NC = _finetuned(bench, recipe, chosen, bench.seed + draw, what)
+            scored.append(_scored(bench, logits_NC))
+            correct.append((logits_NC.argmax(1) == bench.test_labels).float())
+        values = {"top1": _over(scored, "top1", torch.stack(correct).mean(0), bench)}
+        confusion = torch.tensor([scores.confusion for scores in scored]).sum(0)
+        per_class = {name: sum(s.per_class[name] for s in scored) / len(scored) for name in scored[0].per_class}
+        yield Measured(
+            Scores("top1", values, per_class, confusion.tolist()),
+            f"{share:.0%} of the labels",
+            {**_stated(recipe), "labels": len(drawn[0]), "draws": bench.draws, "steps": recipe.steps(len(drawn[0]))},
+        )
+
+
+def _transfer(bench: Bench) -> Iterator[Measured]:
+    away = _at_home_size(bench)
+    yield from _linear(away, "linear")
+    if bench.subject.trainable:
+        yield from _finetune(away, "finetune")
+
+
+def _retrieval(bench: Bench) -> Iterator[Measured]:
+    assert bench.test is not None
+    found = retrieve(bench.features(bench.test), bench.test_labels)
+    queries = len(found.average_precision_N)
+    values = {
+        f"recall_at_{k}": _mean(bench, found.recall_NK[:, column]) for column, k in enumerate(RANKS) if k < queries
+    }
+    values["mean_average_precision"] = _mean(bench, found.average_precision_N)
+    yield Measured(Scores("recall_at_1", values), chosen={"queries": queries})
+
+
+def _geometry(bench: Bench) -> Iterator[Measured]:
+    z_a, z_b, index = bench.two_views()
+    labels = labels_of(bench.shown)
+    of_class = None if labels is None or labels.dim() == 2 else labels[index].to(bench.device)
+
+    def gauges(rows: Tensor) -> dict[str, float]:
+        found = {
+            "effective_rank": diagnostics.effective_rank(z_a[rows]),
+            "alignment": diagnostics.alignment(z_a[rows], z_b[rows]),
+            "uniformity": diagnostics.uniformity(z_a[rows]),
+        }
+        if of_class is not None:
+            found["simplex_etf_distance"] = diagnostics.simplex_etf_distance(z_a[rows], of_class[rows])
+            found["within_class_variance"] = diagnostics.within_class_variance(z_a[rows], of_class[rows])
+        return {name: value.item() for name, value in found.items()}
+
+    values = jackknife(gauges, len(index), seed=bench.seed, progress=bench.telling("geometry"))
+    yield Measured(Scores("effective_rank", values), chosen={"images": len(index)})
+
+
+def _mi(bench: Bench) -> Iterator[Measured]:
+    z_a, z_b, index = bench.two_views()
+    beta = bench.subject.beta or DEFAULT_BETA
+
+    def bounds(rows: Tensor) -> dict[str, float]:
+        return pool_mi_nats(z_a[rows], z_b[rows], beta=beta)
+
+    found = jackknife(bounds, len(index), seed=bench.seed, progress=bench.telling("mutual information"))
+    values = {name: found[name] for name in ("pool_mi_best_nats", "pool_mi_nats")}
+    best, ceiling = found["pool_best_beta"].value, found["pool_ceiling_nats"].value
+    chosen = {"beta": beta, "best_beta": best, "ceiling_nats": ceiling, "pool": len(index)}
+    yield Measured(Scores("pool_mi_best_nats", values), chosen=chosen)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    version: int
+    run: Callable[[Bench], Iterator[Measured]]
+    summary: str
+    needs_labels: bool = True
+    one_class: bool = False  # images of several classes are refused
+    trains: bool = False  # changes weights, so it looks at no layer and needs a module
+    elsewhere: bool = False  # on data of its own
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "knn": Protocol(1, _knn, "nearest neighbours on frozen features", one_class=True),
+    "linear": Protocol(1, _linear, "logistic regression on frozen features"),
+    "finetune": Protocol(1, _finetune, "the whole network with all labels", trains=True),
+    "semi": Protocol(1, _semi, "the whole network with 1 % and 10 % of the labels", one_class=True, trains=True),
+    "transfer": Protocol(1, _transfer, "linear and fine-tuned on other data", needs_labels=False, elsewhere=True),
+    "retrieval": Protocol(1, _retrieval, "finding images of the same class", one_class=True),
+    "geometry": Protocol(1, _geometry, "alignment, uniformity, effective rank", needs_labels=False),
+    "mi": Protocol(1, _mi, "mutual information of two views", needs_labels=False),
+}
+
+
+def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
+    """Why a protocol cannot be run on this, in one line; None if it can."""
+    protocol = PROTOCOLS[name]
+    if protocol.needs_labels and not bench.labelled:
+        lacking = "no test images" if bench.test is None else "no labels"
+        return (
+            f"protocol {name} must have labelled training and test images, got {lacking} in {bench.data}; "
+            "label them, or use geometry or mi."
+        )
+    if protocol.needs_labels and bench.several_classes and protocol.one_class:
+        return f"protocol {name} must have one class per image, got several in {bench.data}; use linear or finetune."
+    if protocol.needs_labels:
+        missing = _missing_class(bench)
+        if missing is not None:
+            return missing
+    if protocol.elsewhere:
+        try:
+            _at_home_size(bench)
+        except ImportError as error:
+            return str(error)
+    if protocol.trains and probing:
+        return f"protocol {name} must train the whole network, got a layer to probe; leave layer out."
+    if protocol.trains and not bench.subject.trainable:
+        return f"protocol {name} must have weights to train, got {bench.subject.name} without any; pass an nn.Module."
+    return None
+
+
+def _missing_class(bench: Bench) -> str | None:
+    labels, test_labels = bench.labels, bench.test_labels.cpu()
+    if labels.dim() == 2:
+        seen, asked = labels.any(0).nonzero()[:, 0], test_labels.any(0).nonzero()[:, 0]
+    else:
+        seen, asked = labels.unique(), test_labels.unique()
+    unseen = sorted(set(asked.tolist()) - set(seen.tolist()))
+    classes = bench.train.classes
+    if unseen:
+        return (
+            f"every class of the test images must be in the training images, got {classes[unseen[0]]!r} in "
+            f"{bench.data}'s test part only; split the data anew."
+        )
+    if labels.dim() == 1 and len(seen) < 2:
+        return f"training images must be of at least 2 classes, got {len(seen)} in {bench.data}; label more of them."
+    return None
+
+
+def splits_of(dataset: Dataset) -> tuple[ImageSource, ImageSource | None]:
+    if isinstance(dataset.train, PairedArrays) or isinstance(dataset.test, PairedArrays):
+        raise ValueError(f"the data must be images, got paired arrays ({dataset.name}); pass images.")
+    return dataset.labelled or dataset.train, dataset.test
+
+
+def _at_home_size(bench: Bench) -> Bench:
+    """The bench with the transfer data, resized and centre-cropped to what the encoder knows."""
+    dataset = bench.transfer()
+    train, test = splits_of(dataset)
+    channels = bench.subject.channels or bench.train.channels
+    size = bench.subject.image_size or bench.train.image_size
+    away = replace(
+        bench,
+        data=dataset.name,
+        train=AdaptedSource(train, channels, size),
+        test=None if test is None else AdaptedSource(test, channels, size),
+    )
+    reason = unfit("linear", away, probing=False)
+    if reason is not None:
+        raise ValueError(reason)
+    return away
+
+
+def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, what: str) -> Tensor:
+    assert bench.test is not None
+    return finetune(
+        bench.subject,
+        bench.train,
+        bench.labels,
+        bench.test,
+        classes=len(bench.train.classes),
+        chosen=chosen,
+        recipe=recipe,
+        device=bench.device,
+        seed=seed,
+        progress=bench.progress,
+        what=what,
+    )
+
+
+def _scored(bench: Bench, logits_NC: Tensor) -> Scores:
+    return score_predictions(logits_NC, bench.test_labels, bench.train.classes, seed=bench.seed)
+
+
+def _over(scored: Sequence[Scores], name: str, correct_N: Tensor, bench: Bench) -> Score:
+    return over_draws([scores.values[name] for scores in scored], _mean(bench, correct_N))
+
+
+def _mean(bench: Bench, values_N: Tensor) -> Score:
+    return bootstrap(mean_of(values_N), len(values_N), device=bench.device, seed=bench.seed)
+
+
+def _stated(recipe: Recipe) -> dict[str, Any]:
+    return {"optimizer": recipe.optimizer, "learning_rate": recipe.learning_rate, "batch_size": recipe.batch_size}

@@ -1,0 +1,136 @@
+"""What an evaluation found, and the files it is kept in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flatclr.evaluation.intervals import Score
+from flatclr.files import replace_files
+
+FORMAT = "flatclr-evaluation"
+RESULTS = "results.json"
+FIGURE = "evaluation.png"
+TRAINED, RANDOM = "trained", "random"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One protocol's verdict on one set of weights. Accuracies are shares of 1, information is in nats."""
+
+    protocol: str
+    version: int
+    variant: str  # "" where the protocol has only one
+    data: str
+    layer: str
+    weights: str  # "trained" or "random"
+    headline: str
+    scores: Mapping[str, Score]
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # what was fixed or selected, never on test data
+    per_class: Mapping[str, float] = field(default_factory=dict)
+    confusion: list[list[int]] | None = None
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.protocol, self.variant, self.data, self.layer, self.weights)
+
+    @property
+    def best(self) -> Score:
+        """The headline score."""
+        return self.scores[self.headline]
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Row:
+        scores = {name: Score(**score) for name, score in content["scores"].items()}
+        return cls(**{**content, "scores": scores})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All rows; `evaluation["knn"]` is the trained row of a protocol."""
+
+    encoder: str
+    encoder_sha256: str
+    rows: tuple[Row, ...]
+    skipped: tuple[tuple[str, str], ...] = ()  # protocol, reason
+    report: str = ""
+
+    def __getitem__(self, protocol: str) -> Row:
+        for row in self.rows:
+            if row.protocol == protocol and row.weights == TRAINED:
+                return row
+        raise KeyError(
+            f"no row for protocol {protocol!r}; there are {', '.join(dict.fromkeys(r.protocol for r in self.rows))}"
+        )
+
+    def random_beside(self, row: Row) -> Row | None:
+        """The same measurement of random weights."""
+        wanted = (*row.key[:-1], RANDOM)
+        return next((other for other in self.rows if other.key == wanted), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+
+def merged(earlier: Evaluation | None, new: Evaluation) -> Evaluation:
+    """Rows of both for the same weights; where both measured the same, the new one."""
+    if earlier is None or earlier.encoder_sha256 != new.encoder_sha256:
+        return new
+    rows = {row.key: row for row in (*earlier.rows, *new.rows)}
+    return Evaluation(new.encoder, new.encoder_sha256, tuple(rows.values()), new.skipped, new.report)
+
+
+def read_results(folder: Path) -> Evaluation | None:
+    """What an earlier evaluation wrote there; None if nothing readable."""
+    try:
+        content = json.loads((folder / RESULTS).read_text())
+        if content.pop("format") != FORMAT:
+            return None
+        rows = tuple(Row.from_dict(row) for row in content["rows"])
+        skipped = tuple((protocol, reason) for protocol, reason in content["skipped"])
+        return Evaluation(**{**content, "rows": rows, "skipped": skipped})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_results(folder: Path, evaluation: Evaluation) -> Path:
+    """results.json, with the rows that were there for the same weights, and the figure beside it."""
+    from flatclr.evaluation.figures import draw
+    from flatclr.plots import figure_bytes
+
+    folder.mkdir(parents=True, exist_ok=True)
+    together = merged(read_results(folder), evaluation)
+    text = json.dumps(_plain(together.to_dict()), indent=2, allow_nan=False) + "\n"
+    replace_files({folder / RESULTS: text.encode(), folder / FIGURE: figure_bytes(draw(together))})
+    return folder / RESULTS
+
+
+def markdown_table(evaluation: Evaluation) -> str:
+    """Headline scores of trained and random weights, for a model card."""
+    lines = ["| protocol | data | layer | score | trained | random weights |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in evaluation.rows:
+        if row.weights == TRAINED:
+            random = evaluation.random_beside(row)
+            name = f"{row.protocol} {row.variant}".strip() + f" v{row.version}"
+            values = (_text(row.best), "" if random is None else _text(random.best))
+            lines.append(f"| {' | '.join((name, row.data, row.layer, row.headline, *values))} |")
+    return "\n".join(
+        [*lines, "", "Accuracies are shares of 1, mutual information is in nats; 95 % intervals in brackets."]
+    )
+
+
+def _text(score: Score) -> str:
+    return f"{score.value:.4g} [{score.low:.4g}, {score.high:.4g}]"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
