@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +28,7 @@ from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.models.encoders import Encoder, Normalisation, build_encoder
 from flatclr.models.heads import build_head
 from flatclr.models.saving import save_encoder
+from flatclr.training.config import TrainConfig
 from tests.training_worker import config
 
 FROZEN = [name for name, protocol in PROTOCOLS.items() if not protocol.trains]
@@ -552,3 +556,15 @@ def test_the_command_answers_bad_input_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_all_protocols_on_the_embedded_images_take_under_ten_minutes_on_two_cores(tmp_path: Path) -> None:
+    run = flatclr.train(TrainConfig(steps=50, out=str(tmp_path / "run"), device="cpu")).path
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-m", "flatclr", "eval", str(run), "--device", "cpu"], check=True, env=environment)
+    assert time.monotonic() - start < 600
+    found = read_results(run / "evaluation")
+    assert found is not None
+    assert {row.protocol for row in found.rows} == set(PROTOCOLS)
