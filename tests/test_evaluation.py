@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,9 +28,9 @@ from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.models.encoders import Encoder, Normalisation, build_encoder
 from flatclr.models.heads import build_head
 from flatclr.models.saving import save_encoder
+from flatclr.training.config import TrainConfig
 from tests.training_worker import config
 
-FROZEN = [name for name, protocol in PROTOCOLS.items() if not protocol.trains]
 CLASSES = ("upright", "level", "both")
 
 
@@ -430,7 +433,6 @@ def test_bad_input_is_one_clear_line(case: str, tmp_path: Path) -> None:
 
 
 def test_a_state_dict_needs_its_architecture_and_reports_its_fit(tmp_path: Path) -> None:
-    encoder = small_encoder()
     state = {
         f"module.encoder_q.{name}": value
         for name, value in build_encoder("cnn", channels=1, image_size=12).state_dict().items()
@@ -445,7 +447,6 @@ def test_a_state_dict_needs_its_architecture_and_reports_its_fit(tmp_path: Path)
     assert "1 unexpected (module.encoder_k.queue)" in found.report
     with pytest.raises(ValueError, match="must have keys such as"):
         run(architecture="cnn", prefix="nothing.")
-    assert isinstance(encoder, Encoder)
 
 
 def test_encoders_of_timm_come_with_their_weights_and_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,3 +553,15 @@ def test_the_command_answers_bad_input_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_all_protocols_on_the_embedded_images_take_under_ten_minutes_on_two_cores(tmp_path: Path) -> None:
+    run = flatclr.train(TrainConfig(steps=50, out=str(tmp_path / "run"), device="cpu")).path
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-m", "flatclr", "eval", str(run), "--device", "cpu"], check=True, env=environment)
+    assert time.monotonic() - start < 600
+    found = read_results(run / "evaluation")
+    assert found is not None
+    assert {row.protocol for row in found.rows} == set(PROTOCOLS)

@@ -21,7 +21,7 @@ from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
 
 @dataclass(frozen=True)
 class Recipe:
-    """Fixed: nothing is tuned, so nothing can be tuned on test data."""
+    """The same for all data; docs/evaluation.md says how it was settled."""
 
     epochs: int = 5
     fewest_steps: int = 200
