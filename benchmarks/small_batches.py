@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--runs", type=Path, default=Path("runs/small-batches"), help="where the runs are kept")
     parser.add_argument("--no-save", action="store_true", help="print only, leave results/ alone")

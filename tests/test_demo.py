@@ -74,7 +74,7 @@ def test_act_one_prints_the_last_reading_of_each_objective(demo: ModuleType, sho
 def test_act_two_prints_the_accuracies_and_gauges_of_its_files(shown: tuple[Path, str]) -> None:
     out, printed = shown
     rows = RunDirectory.open(out / "training").metrics()
-    assert [row["step"] for row in rows if row["kind"] == "evaluation"][0] == 0  # the untrained encoder
+    assert next(row["step"] for row in rows if row["kind"] == "evaluation") == 0  # the untrained encoder
     for row in json.loads((out / "training" / "results.json").read_text())["rows"]:
         score = row["scores"][row["headline"]]
         assert f"{100 * score['value']:.1f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]" in printed

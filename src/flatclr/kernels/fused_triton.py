@@ -64,15 +64,15 @@ class Tiling:
 
 # by the bytes of a feature and the padded number of features
 SUMS_TILING = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 128, 8, 3), 256: Tiling(128, 128, 8, 2)},
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 128, 8, 2)},
     4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 MIRRORED_TILING = {
-    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
+    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(64, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
     4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 GRADIENTS_TILING = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 8, 3), 256: Tiling(128, 64, 8, 2)},
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(64, 128, 4, 2), 256: Tiling(128, 64, 8, 2)},
     4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 
