@@ -7,7 +7,7 @@
 30
 """
 
-from flatclr import diagnostics, objectives
+from flatclr import diagnostics, mi, objectives
 from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.kernels.phi import Phi
 from flatclr.models.saving import load_encoder
@@ -49,6 +49,7 @@ __all__ = [
     "contrast_stats",
     "diagnostics",
     "load_encoder",
+    "mi",
     "objectives",
     "pairwise_mean",
     "stats_from_scores",
