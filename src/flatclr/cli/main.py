@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from flatclr.cli.mi import mi_command
 from flatclr.cli.train import train_command
 from flatclr.training.trainer import TrainingStoppedError
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("train")(train_command)
+app.command("mi")(mi_command)
 
 
 @app.callback()

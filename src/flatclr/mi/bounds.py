@@ -50,12 +50,12 @@ def flo(stats: ContrastStats, u_A: Tensor) -> Tensor:
 
 
 def js(stats: ContrastStats) -> Tensor:
-    """Lower bound of a critic trained by `js_loss`, whose optimum is log r: NWJ at f + 1 (at f it would read 1/e low)."""
+    """Lower bound of a critic trained by `js_loss`, whose optimum is log r: NWJ at f + 1, as NWJ at f reads low."""
     return tuba(stats, 0.0)
 
 
 def js_loss(positive_A: Tensor, negatives_AM: Tensor) -> Tensor:
-    """E_p softplus(-f) + E_q softplus(f) (Hjelm et al. 2019): logistic regression of joint against independent pairs."""
+    """E_p softplus(-f) + E_q softplus(f) (Hjelm et al. 2019): logistic regression, joint against independent pairs."""
     return F.softplus(-positive_A) + F.softplus(negatives_AM).mean(1)
 
 
@@ -65,7 +65,7 @@ def smile(positive_A: Tensor, log_mean_exp_clipped: Tensor) -> Tensor:
 
 
 def mine_loss(stats: ContrastStats, log_average: Tensor) -> Tensor:
-    """-E_p f + E_q e^f / average: the gradient of DV with the partition's moving average below (Belghazi et al. 2018)."""
+    """-E_p f + E_q e^f / average: DV's gradient over a moving average of the partition (Belghazi et al. 2018)."""
     return exp_with_tangent(stats.log_partition - log_average) - stats.positive
 
 
@@ -77,9 +77,7 @@ def interpolated(scores_KK: Tensor, log_baseline_K: Tensor, alpha: float) -> Ten
     """
     K = len(scores_KK)
     others_KK = ~torch.eye(K, dtype=torch.bool, device=scores_KK.device)
-    # mixed[j, i] = log a(y_i; x_-j): a masked sum over l != j of column i
-    masked_jli = scores_KK.unsqueeze(0).masked_fill(~others_KK.unsqueeze(2), -torch.inf)
-    log_mean_ji = masked_jli.logsumexp(1) - math.log(K - 1)
+    log_mean_ji = _logsumexp_of_other_rows(scores_KK) - math.log(K - 1)
     log_q_ji = log_baseline_K.expand(K, K)
     if alpha == 1:
         mixed_ji = log_mean_ji
@@ -90,6 +88,14 @@ def interpolated(scores_KK: Tensor, log_baseline_K: Tensor, alpha: float) -> Ten
     joint_ji = (scores_KK.diagonal() - mixed_ji).masked_fill(~others_KK, 0)
     ratio_ij = exp_with_tangent(scores_KK - mixed_ji.diagonal()).masked_fill(~others_KK, 0)
     return 1 + joint_ji.sum(1) / (K - 1) - ratio_ij.sum(0) / (K - 1)
+
+
+def _logsumexp_of_other_rows(scores_KK: Tensor) -> Tensor:
+    """[j, i]: log sum_{l != j} exp(s_li), from the sums above and below j; taking j from the whole would cancel."""
+    nothing = torch.full_like(scores_KK[:1], -torch.inf)
+    above = torch.cat([nothing, scores_KK[:-1].logcumsumexp(0)])
+    below = torch.cat([scores_KK[1:].flip(0).logcumsumexp(0).flip(0), nothing])
+    return torch.logaddexp(above, below)
 
 
 def interpolated_ceiling_nats(batch: int, alpha: float) -> float:
@@ -113,7 +119,7 @@ def club(log_q_KK: Tensor) -> Tensor:
 
 
 def l1out(log_q_KK: Tensor) -> Tensor:
-    """Upper bound log q(y_i | x_i) - log mean_{j != i} q(y_i | x_j) (Poole et al. 2019), if q is the true conditional."""
+    """Upper bound log q(y_i | x_i) - log mean_{j != i} q(y_i | x_j) (Poole et al. 2019), if q is the true one."""
     K = len(log_q_KK)
     others = log_q_KK.clone().fill_diagonal_(-torch.inf)
     return log_q_KK.diagonal() - (others.logsumexp(0) - math.log(K - 1))

@@ -68,7 +68,8 @@ class Copula:
 
     def log_margins(self, joint: Array) -> Array:
         x, y = slice(None, self.dim_x), slice(self.dim_x, None)
-        return sum(_student_log_density(joint[:, part], self.correlation[part, part], self.df) for part in (x, y))
+        log_x, log_y = (_student_log_density(joint[:, v], self.correlation[v, v], self.df) for v in (x, y))
+        return log_x + log_y
 
 
 def fit_gaussian(x: Array, y: Array) -> Copula:
@@ -123,7 +124,7 @@ def _likeliest_df(z: Array) -> float:
         margins = sum(_student_log_density(t[:, [i]], np.eye(1), df) for i in range(t.shape[1]))
         return -float(np.mean(_student_log_density(t, _student_correlation(t, df), df) - margins))
 
-    grid = np.linspace(*np.log(_DF_RANGE), 7)
+    grid = np.linspace(math.log(_DF_RANGE[0]), math.log(_DF_RANGE[1]), 7)
     start = int(np.argmin([loss(v) for v in grid]))
     if start == len(grid) - 1:
         return math.inf
@@ -138,7 +139,8 @@ def _student_correlation(t: Array, df: float, iterations: int = 8) -> Array:
         weights = (df + t.shape[1]) / (df + _squared_lengths(t, scatter))
         scatter = (t * weights[:, None]).T @ t / len(t)
     scale = np.sqrt(np.diag(scatter))
-    return scatter / np.outer(scale, scale)
+    correlation: Array = scatter / np.outer(scale, scale)
+    return correlation
 
 
 def _student_log_density(t: Array, correlation: Array, df: float) -> Array:

@@ -151,54 +151,57 @@ class GaussianAnchor(InnerProduct):
 class StudentAnchor(Critic):
     """The closed-form log ratio of a Student copula of normal scores, without parameters to learn.
 
-    With q = t^T R^-1 t of the Student quantiles t of x, of y and of both:
-    constant - (v + d)/2 log(1 + q_xy / v) + (v + d_x)/2 log(1 + q_x / v) + (v + d_y)/2 log(1 + q_y / v)
+    With q = t^T R^-1 t of the Student quantiles t of x, of y and of both, and L(q, k) = (v + k)/2 log(1 + q / v):
+    log r = constant - L(q_xy, d_x + d_y) + L(q_x, d_x) + L(q_y, d_y)
     """
+
+    joint_x: Tensor
+    joint_y: Tensor
+    cross: Tensor
+    own_x: Tensor
+    own_y: Tensor
 
     def __init__(self, copula: Copula) -> None:
         super().__init__()
-        dim_x, correlation = copula.dim_x, torch.from_numpy(copula.correlation).double()
-        self.df, self.dims = copula.df, (dim_x, len(correlation) - dim_x)
+        correlation = torch.from_numpy(copula.correlation)
+        self.df, dim_x, dim = copula.df, copula.dim_x, len(correlation)
+        x, y = slice(None, dim_x), slice(dim_x, None)
         precision = correlation.inverse()
-        parts = {
-            "joint_x": precision[:dim_x, :dim_x],
-            "joint_y": precision[dim_x:, dim_x:],
-            "cross": precision[:dim_x, dim_x:],
-            "own_x": correlation[:dim_x, :dim_x].inverse(),
-            "own_y": correlation[dim_x:, dim_x:].inverse(),
-        }
-        for name, part in parts.items():
-            self.register_buffer(name, part)
-        self.joint_x: Tensor
-        self.joint_y: Tensor
-        self.cross: Tensor
-        self.own_x: Tensor
-        self.own_y: Tensor
-        dim_y = self.dims[1]
-        log_gamma = [math.lgamma((self.df + k) / 2) for k in (dim_x + dim_y, dim_x, dim_y, 0)]
-        self.constant = (log_gamma[0] - log_gamma[1] - log_gamma[2] + log_gamma[3]) - 0.5 * float(
-            correlation.logdet() + self.own_x.logdet() + self.own_y.logdet()
-        )
+        self.register_buffer("joint_x", precision[x, x])
+        self.register_buffer("joint_y", precision[y, y])
+        self.register_buffer("cross", precision[x, y])
+        self.register_buffer("own_x", correlation[x, x].inverse())
+        self.register_buffer("own_y", correlation[y, y].inverse())
+        log_gamma = {k: math.lgamma((self.df + k) / 2) for k in (0, dim_x, dim - dim_x, dim)}
+        log_det = float(correlation.logdet() + self.own_x.logdet() + self.own_y.logdet())
+        self.constant = log_gamma[dim] - log_gamma[dim_x] - log_gamma[dim - dim_x] + log_gamma[0] - log_det / 2
+
+    def matrix(self, x_Nd: Tensor, y_Kd: Tensor) -> Tensor:
+        t_x, t_y = self._quantiles(x_Nd), self._quantiles(y_Kd)
+        joint_NK = _squares(t_x, self.joint_x)[:, None] + _squares(t_y, self.joint_y) + 2 * t_x @ self.cross @ t_y.T
+        scores = self._own(t_x, self.own_x)[:, None] + self._own(t_y, self.own_y) - self._tail(joint_NK, t_x, t_y)
+        return (self.constant + scores).to(x_Nd.dtype)
+
+    def paired(self, x_Nd: Tensor, y_Nd: Tensor) -> Tensor:
+        t_x, t_y = self._quantiles(x_Nd), self._quantiles(y_Nd)
+        joint_N = _squares(t_x, self.joint_x) + _squares(t_y, self.joint_y) + 2 * ((t_x @ self.cross) * t_y).sum(1)
+        scores = self._own(t_x, self.own_x) + self._own(t_y, self.own_y) - self._tail(joint_N, t_x, t_y)
+        return (self.constant + scores).to(x_Nd.dtype)
 
     def _quantiles(self, z: Tensor) -> Tensor:
         return torch.from_numpy(student_quantile(z.double().cpu().numpy(), self.df)).to(z.device)
 
-    def _score(self, t_x: Tensor, t_y: Tensor, cross: Tensor, *, outer: bool) -> Tensor:
-        squared = lambda t, form: ((t @ form) * t).sum(1)  # noqa: E731
-        column = (lambda v: v.unsqueeze(1)) if outer else (lambda v: v)
-        df, (dim_x, dim_y) = self.df, self.dims
-        q_xy = column(squared(t_x, self.joint_x)) + squared(t_y, self.joint_y) + 2 * cross
-        own = lambda q, k: (df + k) / 2 * torch.log1p(q / df)  # noqa: E731
-        value = self.constant - own(q_xy, dim_x + dim_y) + column(own(squared(t_x, self.own_x), dim_x))
-        return value + own(squared(t_y, self.own_y), dim_y)
+    def _own(self, t: Tensor, precision: Tensor) -> Tensor:
+        return self._tail(_squares(t, precision), t)
 
-    def matrix(self, x_Nd: Tensor, y_Kd: Tensor) -> Tensor:
-        t_x, t_y = self._quantiles(x_Nd), self._quantiles(y_Kd)
-        return self._score(t_x, t_y, t_x @ self.cross @ t_y.T, outer=True).to(x_Nd.dtype)
+    def _tail(self, squares: Tensor, *variables: Tensor) -> Tensor:
+        dim = sum(t.shape[1] for t in variables)
+        return (self.df + dim) / 2 * torch.log1p(squares / self.df)
 
-    def paired(self, x_Nd: Tensor, y_Nd: Tensor) -> Tensor:
-        t_x, t_y = self._quantiles(x_Nd), self._quantiles(y_Nd)
-        return self._score(t_x, t_y, ((t_x @ self.cross) * t_y).sum(1), outer=False).to(x_Nd.dtype)
+
+def _squares(t: Tensor, form: Tensor) -> Tensor:
+    """t^T form t of every row."""
+    return ((t @ form) * t).sum(1)
 
 
 class Anchored(Critic):

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from flatclr.mi.tasks import Array
 
+Curve = tuple[tuple[int, float], ...]  # (step, validation nats)
+
 
 @dataclass(frozen=True)
 class FitSettings:
@@ -45,8 +47,8 @@ def fit(
     validation: tuple[Tensor, Tensor],
     settings: FitSettings,
     generator: torch.Generator,
-) -> tuple[tuple[int, float], ...]:
-    """Train and leave the learner as it was when validation was best; returns (step, validation nats).
+) -> Curve:
+    """Train, and leave the learner as it was when validation was best.
 
     The untrained state takes part, so that an anchored critic cannot end below its anchor on validation.
     """

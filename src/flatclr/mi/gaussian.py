@@ -24,7 +24,7 @@ class QuadraticRatio:
     def of(cls, correlation: Array, dim_x: int) -> QuadraticRatio:
         """The ratio p(x, y) / (p(x) p(y)) of a zero-mean Gaussian with this covariance."""
         x, y = correlation[:dim_x, :dim_x], correlation[dim_x:, dim_x:]
-        precision = np.linalg.inv(correlation)
+        precision = np.linalg.inv(correlation).astype(np.float64)
         return cls(
             constant=gaussian_nats(correlation, dim_x),
             cross=-precision[:dim_x, dim_x:],
@@ -77,7 +77,7 @@ def plug_in_bias_nats(rows: int, dim_x: int, dim_y: int) -> float:
 
 
 def shrunk_correlation(z: Array) -> Array:
-    """The correlation matrix of the rows, pulled to the identity as far as its noise warrants (Schäfer & Strimmer 2005).
+    """The correlation matrix, pulled to the identity as far as its noise warrants (Schäfer & Strimmer 2005).
 
     weight = sum_{i != j} var(r_ij) / sum_{i != j} r_ij^2: nothing at many rows, much where rows are few for the width.
     """

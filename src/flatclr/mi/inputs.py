@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def as_rows(name: str, value: Any) -> Array:
     if rows.ndim == 1:
         rows = rows[:, None]
     if rows.ndim != 2 or rows.shape[1] == 0:
-        raise ValueError(f"{name} must have shape [N] or [N, d], got {list(rows.shape)}; flatten each row to a vector.")
+        raise ValueError(f"{name} must have shape [N] or [N, d], got {list(rows.shape)}; flatten its rows.")
     rows = rows.astype(np.float64)
     bad_rows = ~np.isfinite(rows).all(1)
     if bad_rows.any():
@@ -52,9 +52,7 @@ def require_same_rows(**variables: Array) -> None:
     lengths = {name: len(rows) for name, rows in variables.items()}
     if len(set(lengths.values())) > 1:
         listed = " and ".join(f"{name} with {length}" for name, length in lengths.items())
-        raise ValueError(
-            f"x and y must have the same number of rows, got {listed}; row i of both must belong together."
-        )
+        raise ValueError(f"x and y must have equally many rows, got {listed}; row i of both must belong together.")
     length = next(iter(lengths.values()))
     if length < FEWEST_ROWS:
         raise ValueError(
@@ -98,7 +96,7 @@ def tied_share(column: Array) -> float:
     return float(counts[counts > 1].sum() / len(column))
 
 
-def read_variables(path: Path, columns: dict[str, Sequence[str]]) -> dict[str, Array]:
+def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
     """The variables named in `columns` ({"x": ["a", "b"], "y": ["c"]}) from a CSV, Parquet, npy or npz file.
 
     Without columns, an npz file must hold arrays x and y (and perhaps given).
@@ -129,7 +127,7 @@ def _read_frame(path: Path) -> Any:
     return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
 
 
-def _required(columns: dict[str, Sequence[str]], path: Path) -> dict[str, Sequence[str]]:
+def _required(columns: Mapping[str, Sequence[str]], path: Path) -> dict[str, Sequence[str]]:
     missing = [name for name in ("x", "y") if not columns.get(name)]
     if missing:
         raise ValueError(
@@ -148,7 +146,7 @@ def _positions(wanted: Sequence[str], names: list[str], path: Path) -> list[int]
     return [names.index(name) for name in wanted]
 
 
-def _from_npz(path: Path, columns: dict[str, Sequence[str]]) -> dict[str, Array]:
+def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
     with np.load(path, allow_pickle=False) as arrays:
         named = {name: columns.get(name) or [name] for name in ("x", "y")}
         if columns.get("given") or "given" in arrays:
@@ -158,7 +156,7 @@ def _from_npz(path: Path, columns: dict[str, Sequence[str]]) -> dict[str, Array]
             for key in keys:
                 if key not in arrays:
                     raise ValueError(
-                        f"{path.name} must hold an array {key!r}, got {', '.join(arrays)}; name arrays with --x and --y."
+                        f"{path.name} must hold an array {key!r}, got {', '.join(arrays)}; name others with --x, --y."
                     )
             found[variable] = np.hstack([as_rows(key, arrays[key]) for key in keys])
         return found

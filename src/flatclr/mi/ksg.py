@@ -36,7 +36,7 @@ def ksg_2(x: Array, y: Array, k: int = 3) -> Array:
 def mixed_ksg(x: Array, y: Array, k: int = 3) -> Array:
     """psi(k~) + ln N - psi(n_x) - psi(n_y) for mixtures of discrete and continuous parts.
 
-    Counts include the row itself; where the k-th neighbour is at distance 0, k~ is the number of rows at the same place.
+    Counts include the row itself; where the k-th neighbour is at distance 0, k~ is the number of rows in that place.
     """
     from scipy.special import digamma
 

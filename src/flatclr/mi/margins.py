@@ -1,4 +1,4 @@
-"""Rank-normalised margins: a monotone map of each coordinate changes no mutual information, so all can be made normal."""
+"""Rank-normalised margins: monotone maps of single coordinates change no information, so all can be made normal."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from flatclr.objectives import EssControl, FlatNCE
 
 SMILE_CLIP = 5.0
 INTERPOLATION = 0.5
-INTERPOLATED_BATCH = 128
+INTERPOLATED_BATCH = 256
 MINE_DECAY = 0.99
 
 
@@ -68,12 +68,19 @@ class InfoNCE(Method):
         return stats_from_scores(self.critic(x, y)).info_nce.mean()
 
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        return Reading(bounds.infonce(pool.stats), pool.influence(), pool.stats.ceiling_nats)
+        stats = score_pool(self.critic, x, y).stats
+        values = bounds.infonce(stats)
+        # a row's y also stands in the other rows' denominators, in shares that average to one
+        denominators = torch.logaddexp(stats.positive, stats.negative_logsumexp) - stats.ceiling_nats
+        shares = score_pool(self.critic, x, y, row_shift=-denominators).column_logsumexp - math.log(stats.negatives)
+        return Reading(values, values - shares.exp(), stats.ceiling_nats)
+
+    def validate(self, x: Tensor, y: Tensor) -> float:
+        return float(score_pool(self.critic, x, y).stats.mi_nats)
 
 
 class Flat(InfoNCE):
-    """FlatNCE on cosines, whose scale the effective sample size sets; before reading, the scale is set by validation."""
+    """FlatNCE on cosines whose scale the effective sample size sets; for reading, validation sets it."""
 
     def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
         if not isinstance(critic, Cosine):
@@ -85,18 +92,17 @@ class Flat(InfoNCE):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         assert isinstance(self.critic, Cosine)
-        loss: Tensor = self.objective(self.critic.g(x), self.critic.h(y))
-        return loss
+        return self.objective.forward(self.critic.g(x), self.critic.h(y))
 
     def validate(self, x: Tensor, y: Tensor) -> float:
         """Set the scale that reads most on these rows, by a widening and then a closer look."""
         assert isinstance(self.critic, Cosine)
-        readings: dict[float, float] = {}
+        critic_scale, readings = self.critic.scale, dict[float, float]()
 
         def read_at(scale: float) -> float:
             if scale not in readings:
-                self.critic.scale.fill_(scale)
-                readings[scale] = self.read(x, y).nats
+                critic_scale.fill_(scale)
+                readings[scale] = InfoNCE.validate(self, x, y)
             return readings[scale]
 
         for scale in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
@@ -106,7 +112,7 @@ class Flat(InfoNCE):
             read_at(best * step)
             read_at(best / step)
         best = max(readings, key=readings.__getitem__)
-        self.critic.scale.fill_(best)
+        critic_scale.fill_(best)
         return readings[best]
 
 
@@ -235,7 +241,8 @@ class Interpolated(Method):
         size = len(x) // count
         parts = [slice(b * size, (b + 1) * size) for b in range(count)]
         values = torch.cat([self._values(x[part], y[part]).double() for part in parts])
-        return Reading(values, values, bounds.interpolated_ceiling_nats(size, INTERPOLATION))
+        influence = score_pool(self.critic, x, y).influence()  # rows of one batch depend on each other
+        return Reading(values, influence, bounds.interpolated_ceiling_nats(size, INTERPOLATION))
 
 
 VARIATIONAL: dict[str, type[Method]] = {

@@ -26,24 +26,34 @@ class Pool:
     column_logsumexp: Tensor  # over the x each y was a negative of
 
     def influence(self, partition_weight: float | Tensor = 1.0) -> Tensor:
-        """What each row contributes to E_p f - weight * (E_q e^f / Z): its positive, and its x and its y as negatives."""
+        """What each row adds to E_p f - weight * E_q e^f / Z: its positive, and its x and its y as negatives."""
         log_mean = self.stats.log_partition + math.log(self.stats.negatives)
         shares = (self.stats.negative_logsumexp - log_mean).exp() + (self.column_logsumexp - log_mean).exp()
         return self.stats.positive - partition_weight * shares
 
 
 @torch.no_grad()
-def score_pool(critic: Critic, x: Tensor, y: Tensor, *, cap: int = LARGEST_CAP) -> Pool:
-    """Every row's positive against all other rows; against `cap` of them where every pair costs a pass."""
+def score_pool(
+    critic: Critic, x: Tensor, y: Tensor, *, cap: int = LARGEST_CAP, row_shift: Tensor | None = None
+) -> Pool:
+    """Every row's positive against all other rows; against `cap` of them where every pair costs a pass.
+
+    `row_shift` is added to all scores of a row.
+    """
+    shift = torch.zeros(len(x), dtype=torch.float64) if row_shift is None else row_shift
     if isinstance(critic, InnerProduct):
         x_NF, y_NF = critic.features(x, y)
+        if row_shift is not None:
+            x_NF = torch.cat([x_NF, shift.to(x_NF.dtype).unsqueeze(1)], 1)
+            y_NF = torch.cat([y_NF, torch.ones_like(y_NF[:, :1])], 1)
         both = contrast_stats(x_NF, y_NF, inverse_temperature=1.0, pairing="cross", normalize=False)
         rows, columns = both.negative_logsumexp.double().chunk(2)
         return _pool(both.positive.double().chunk(2)[0], rows, columns, both.negatives)
     if critic.caps_negatives:
-        return _from_shifts(critic, x, y, min(cap, len(x) - 1))
+        return _from_shifts(critic, x, y, min(cap, len(x) - 1), shift)
     rows_lse, columns_lse, positives = [], torch.full((len(x),), -torch.inf, dtype=torch.float64), []
     for first, block in _blocks(critic, x, y):
+        block += shift[first : first + len(block), None]
         diagonal = block.diagonal(first)
         positives.append(diagonal.clone())
         diagonal.fill_(-torch.inf)
@@ -81,15 +91,18 @@ def _blocks(critic: Critic, x: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]
 
 def _shifted_scores(critic: Critic, x: Tensor, y: Tensor, count: int) -> Tensor:
     """f(x_i, y_{i + s}) for `count` evenly spread shifts s != 0, [N, count]: each shift is a derangement."""
-    shifts = torch.linspace(1, len(x) - 1, count).round().long().tolist()
-    return torch.stack([critic.paired(x, y.roll(-s, 0)).double() for s in shifts], 1)
+    return torch.stack([critic.paired(x, y.roll(-s, 0)).double() for s in _shifts(len(x), count)], 1)
 
 
-def _from_shifts(critic: Critic, x: Tensor, y: Tensor, count: int) -> Pool:
-    scores = _shifted_scores(critic, x, y, count)
-    shifts = torch.linspace(1, len(x) - 1, count).round().long().tolist()
-    columns = torch.stack([scores[:, c].roll(s, 0) for c, s in enumerate(shifts)], 1).logsumexp(1)
-    return _pool(critic.paired(x, y).double(), scores.logsumexp(1), columns, count)
+def _from_shifts(critic: Critic, x: Tensor, y: Tensor, count: int, row_shift: Tensor) -> Pool:
+    scores = _shifted_scores(critic, x, y, count) + row_shift.unsqueeze(1)
+    columns = torch.stack([scores[:, c].roll(s, 0) for c, s in enumerate(_shifts(len(x), count))], 1).logsumexp(1)
+    return _pool(critic.paired(x, y).double() + row_shift, scores.logsumexp(1), columns, count)
+
+
+def _shifts(rows: int, count: int) -> list[int]:
+    shifts: list[int] = torch.linspace(1, rows - 1, count).round().long().tolist()
+    return shifts
 
 
 def _pool(positive: Tensor, rows: Tensor, columns: Tensor, negatives: int) -> Pool:

@@ -111,15 +111,24 @@ def _best_turn(own: Array, other: Array, best: float) -> tuple[Turn | None, floa
 
 
 def _shortlist(own: Array, other: Array, squared_norm: Array, step: float) -> list[tuple[int, int, float]]:
-    """The planes and speeds that add most to the squared covariances with the other variable."""
-    scaled, white = own / own.std(0), _whitened(other)
-    upper = np.triu_indices(own.shape[1], 1)
+    """The planes and speeds that add most to the squared covariances with the other variable.
+
+    Rows may turn about the origin or, if shifted since, about their mean: both are looked at.
+    """
+    scaled = own / own.std(0)
+    found = [_planes(centred, other, squared_norm, step) for centred in (scaled, scaled - scaled.mean(0))]
+    return found[0] + found[1]
+
+
+def _planes(scaled: Array, other: Array, squared_norm: Array, step: float) -> list[tuple[int, int, float]]:
+    white = _whitened(other)
+    upper = np.triu_indices(scaled.shape[1], 1)
 
     def shared(speed: float) -> Array:
         """|cos_i - sin_j|^2 + |sin_i + cos_j|^2 of every plane, cos = E[cos(v r) x w^T], sin = E[sin(v r) x w^T]."""
         angle = speed * (squared_norm - squared_norm.mean())
-        cos = (scaled * np.cos(angle)[:, None]).T @ white / len(own)
-        sin = (scaled * np.sin(angle)[:, None]).T @ white / len(own)
+        cos = (scaled * np.cos(angle)[:, None]).T @ white / len(scaled)
+        sin = (scaled * np.sin(angle)[:, None]).T @ white / len(scaled)
         length, across = (cos**2 + sin**2).sum(1), sin @ cos.T
         plane: Array = (length[:, None] + length[None, :] + 2 * (across - across.T))[upper]
         return plane

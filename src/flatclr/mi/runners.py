@@ -14,10 +14,10 @@ from flatclr.mi import ksg
 from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian
 from flatclr.mi.critics import Critic, make_critic
 from flatclr.mi.density import Conditional, gaussian_entropy_nats
-from flatclr.mi.fit import FitSettings, as_tensor, fit
+from flatclr.mi.fit import Curve, FitSettings, as_tensor, fit
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.methods import VARIATIONAL, Method, Reading
-from flatclr.mi.splits import Split, splits
+from flatclr.mi.splits import Rows, Split, splits
 from flatclr.mi.tasks import Array
 
 DENSITY = ("ba", "club", "l1out")
@@ -48,7 +48,7 @@ class Outcome:
     kind: str
     rows: int
     ceiling_nats: float = math.inf
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: Curve = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -101,16 +101,14 @@ class Tensors:
 def to_tensors(copula: Copula, x: Array, y: Array, split: Split) -> Tensors:
     """Normal scores by maps that were fitted to the training rows."""
 
-    def part(rows: np.ndarray) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
+    def part(rows: Rows) -> tuple[Tensor, Tensor]:
         z_x, z_y = copula.scores(x[rows], y[rows])
         return as_tensor(z_x), as_tensor(z_y)
 
     return Tensors(part(split.train), part(split.validation), part(split.evaluation))
 
 
-def train_method(
-    name: str, critic: Critic, parts: Tensors, options: Options
-) -> tuple[Method, tuple[tuple[int, float], ...]]:
+def train_method(name: str, critic: Critic, parts: Tensors, options: Options) -> tuple[Method, Curve]:
     """The method after training, and its validation curve."""
     dim_x, dim_y = (v.shape[1] for v in parts.train)
     method = VARIATIONAL[name](critic, dim_x, dim_y, options.settings.hidden)
@@ -143,11 +141,11 @@ def _run_density(name: str, x: Array, y: Array, split: Split, options: Options) 
     kind = "upper"
     if name == "ba":
         kind = "lower" if y.shape[1] == 1 else "neither"  # else only an upper limit of H(y) is known
-    readings = [learner.read(name, *part, entropy) for part in (parts.evaluation, parts.validation)]
-    return outcome_of(*readings, kind, curve)
+    evaluation, validation = (learner.read(name, *part, entropy) for part in (parts.evaluation, parts.validation))
+    return outcome_of(evaluation, validation, kind, curve)
 
 
-def outcome_of(evaluation: Reading, validation: Reading, kind: str, curve: tuple[tuple[int, float], ...]) -> Outcome:
+def outcome_of(evaluation: Reading, validation: Reading, kind: str, curve: Curve) -> Outcome:
     """The evaluation's value; the validation's only says whether they agree."""
     spread = math.hypot(evaluation.standard_error, validation.standard_error)
     warnings = []

@@ -84,7 +84,7 @@ def staircase(dim: int = 20, *, cubic: bool = False) -> list[Task]:
 
 
 def student(dim_x: int, dim_y: int, df: float, dispersion: Array | None = None) -> Task:
-    """Multivariate Student t: I_gauss(dispersion) + h(d_x) + h(d_y) - h(d_x + d_y), dependent even where uncorrelated."""
+    """Multivariate Student t: I_gauss(dispersion) + h(d_x) + h(d_y) - h(d_x + d_y); uncorrelated is not independent."""
     require_number("df", df, above=0)
     shape = np.eye(dim_x + dim_y) if dispersion is None else dispersion
     base = gaussian(shape, dim_x)
@@ -318,7 +318,8 @@ def _dispersion_pairs(dim: int, pairs: int, correlation: float) -> Array:
 
 
 def _normal_cdf(v: Array) -> Array:
-    return torch.special.ndtr(torch.from_numpy(v)).numpy()
+    below: Array = torch.special.ndtr(torch.from_numpy(v)).numpy()
+    return below
 
 
 def _mixture_quantile(u: Array, weight: float, first: float, second: float) -> Array:
