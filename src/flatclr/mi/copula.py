@@ -38,22 +38,12 @@ class Copula:
     dim_x: int
     df: float  # infinite for the Gaussian
     rows: int
+    plug_in_nats: float  # information of the fitted copula, less what fitting its correlations adds on average
 
     def scores(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Coordinates in which the copula is elliptical, with standard normal margins."""
         x, y = self.spirals(x, y)
         return self.margins_x(x), self.margins_y(y)
-
-    @property
-    def plug_in_nats(self) -> float:
-        """Information of the fitted copula, less the average excess that fitting its correlations causes."""
-        dim_y = len(self.correlation) - self.dim_x
-        value = gaussian_nats(self.correlation, self.dim_x)
-        if math.isfinite(self.df):
-            value += student_excess_nats(self.dim_x, dim_y, self.df)
-        if self.rows > 2 * len(self.correlation):
-            value -= plug_in_bias_nats(self.rows, self.dim_x, dim_y)
-        return max(value, 0.0)
 
     @property
     def quadratic(self) -> QuadraticRatio:
@@ -97,11 +87,15 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     margins_x, margins_y = RankNormal.fit(x), RankNormal.fit(y)
     z = np.hstack([margins_x(x), margins_y(y)])
     df = choose_df(z)
+    plain = correlation_of(z) if math.isinf(df) else _student_correlation(student_quantile(z, df), df)
+    correlation = shrunk_correlation(z) if math.isinf(df) and z.shape[1] > _WIDE * rows else plain
+    if rows > 2 * z.shape[1]:
+        plug_in_nats = gaussian_nats(plain, dim_x) - plug_in_bias_nats(rows, dim_x, y.shape[1])
+    else:  # too few rows for the correction, and for a correlation matrix that is not shrunk
+        plug_in_nats = gaussian_nats(correlation, dim_x)
     if math.isfinite(df):
-        correlation = _student_correlation(student_quantile(z, df), df)
-    else:
-        correlation = shrunk_correlation(z) if z.shape[1] > _WIDE * rows else correlation_of(z)
-    return Copula(spirals, margins_x, margins_y, correlation, dim_x, df, rows)
+        plug_in_nats += student_excess_nats(dim_x, y.shape[1], df)
+    return Copula(spirals, margins_x, margins_y, correlation, dim_x, df, rows, max(plug_in_nats, 0.0))
 
 
 def student_quantile(z: Array, df: float) -> Array:
