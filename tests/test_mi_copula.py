@@ -64,8 +64,10 @@ def test_canonical_correlations_solve_the_generalised_eigenproblem():
 def test_gaussian_log_ratio_is_the_difference_of_scipys_log_densities():
     covariance = random_covariance(5)
     rows = np.random.default_rng(1).normal(size=(20, 5))
-    density = lambda v: stats.multivariate_normal(cov=covariance[v, v]).logpdf(rows[:, v])
     x, y = slice(0, 2), slice(2, 5)
+
+    def density(v: slice) -> np.ndarray:
+        return stats.multivariate_normal(cov=covariance[v, v]).logpdf(rows[:, v])
 
     ratio = gaussian.QuadraticRatio.of(covariance, 2)(rows[:, x], rows[:, y])
 
@@ -90,9 +92,9 @@ def test_the_correction_is_about_half_the_parameters_over_the_rows():
 def test_shrinking_helps_where_rows_are_few_and_fades_where_they_are_many():
     truth = np.eye(60)
     few, many = (np.random.default_rng(0).normal(size=(rows, 60)) for rows in (80, 10_000))
-    error = lambda estimate: np.linalg.norm(estimate - truth)
+    shrunk, plain = gaussian.shrunk_correlation(few), gaussian.correlation_of(few)
 
-    assert error(gaussian.shrunk_correlation(few)) < 0.3 * error(gaussian.correlation_of(few))
+    assert np.linalg.norm(shrunk - truth) < 0.3 * np.linalg.norm(plain - truth)
     related = many + many[:, [0]]
     np.testing.assert_allclose(gaussian.shrunk_correlation(related), gaussian.correlation_of(related), atol=5e-3)
 
@@ -112,7 +114,9 @@ def test_student_log_ratio_is_the_difference_of_scipys_log_densities():
     fitted = copula.fit_student(*tasks.student(2, 1, 2).sample(500, seed=0))
     z = np.random.default_rng(1).normal(size=(30, 3))
     t = stats.t.ppf(stats.norm.cdf(z), fitted.df)
-    density = lambda v: stats.multivariate_t(shape=fitted.correlation[v, v], df=fitted.df).logpdf(t[:, v]).ravel()
+
+    def density(v: slice) -> np.ndarray:
+        return stats.multivariate_t(shape=fitted.correlation[v, v], df=fitted.df).logpdf(t[:, v]).ravel()
 
     expected = density(slice(0, 3)) - density(slice(0, 2)) - density(slice(2, 3))
 

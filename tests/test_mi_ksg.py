@@ -30,8 +30,7 @@ def oracle(x: Array, y: Array, k: int, variant: str) -> list[float]:
             terms.append(digamma(k) - 1 / k + digamma(len(x)) - digamma(n_x) - digamma(n_y))
         else:
             same = k if radius > 0 else sum(joint[i, j] == 0 for j in rows)
-            inside = (lambda d: d < radius) if radius > 0 else (lambda d: d == 0)
-            n_x, n_y = (sum(inside(d[i, j]) for j in rows) for d in (d_x, d_y))
+            n_x, n_y = (sum(d[i, j] < radius or d[i, j] == radius == 0 for j in rows) for d in (d_x, d_y))
             terms.append(digamma(same) + math.log(len(x)) - digamma(n_x) - digamma(n_y))
     return terms
 

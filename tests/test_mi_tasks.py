@@ -133,11 +133,10 @@ def test_maps_of_margins_are_strictly_increasing(make: object):
 
 def test_bimodal_margins_are_the_mixtures():
     x, y = tasks.bimodal().sample(4000, seed=0)
-    cdf_x = lambda v: 0.3 * stats.norm.cdf(v) + 0.7 * stats.norm.cdf(v - 5)
-    cdf_y = lambda v: 0.5 * stats.norm.cdf(v + 1) + 0.5 * stats.norm.cdf(v - 3)
+    cdf = stats.norm.cdf
 
-    assert stats.kstest(x[:, 0], cdf_x).pvalue > 0.01
-    assert stats.kstest(y[:, 0], cdf_y).pvalue > 0.01
+    assert stats.kstest(x[:, 0], lambda v: 0.3 * cdf(v) + 0.7 * cdf(v - 5)).pvalue > 0.01
+    assert stats.kstest(y[:, 0], lambda v: 0.5 * cdf(v + 1) + 0.5 * cdf(v - 3)).pvalue > 0.01
 
 
 @pytest.mark.parametrize("dim", [2, 3, 7])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -100,12 +101,16 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
 
 def student_quantile(z: Array, df: float) -> Array:
     """Student quantiles of normal scores, by interpolation in a fine table."""
+    out: Array = np.interp(z, *_quantile_table(df))
+    return out
+
+
+@lru_cache(maxsize=64)
+def _quantile_table(df: float) -> tuple[Array, Array]:
     from scipy.special import ndtr, stdtrit
 
-    table = np.linspace(-8, 8, 3201)
-    quantile = np.where(table < 0, 1, -1) * stdtrit(df, ndtr(-np.abs(table)))  # the lower tail keeps its digits
-    out: Array = np.interp(z, table, quantile)
-    return out
+    scores = np.linspace(-8, 8, 3201)
+    return scores, np.where(scores < 0, 1, -1) * stdtrit(df, ndtr(-np.abs(scores)))  # the lower tail keeps its digits
 
 
 def _likeliest_df(z: Array) -> float:

@@ -54,6 +54,8 @@ def fit(
     """
     method: Learner = learner  # type: ignore[assignment]
     x, y = train
+    if not any(parameter.requires_grad for parameter in learner.parameters()):
+        return ((0, method.validate(*validation)),)
     batch = min(settings.batch_size or method.batch_size, len(x))
     optimizer = torch.optim.AdamW(learner.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
     curve: list[tuple[int, float]] = []
