@@ -237,8 +237,9 @@ def test_the_nwj_partition_term_has_the_variance_that_theory_gives_the_gaussian_
 
 
 def test_limits_of_a_sample_are_warned_of_within_ten_percent():
-    near = limits.Limits(ceiling_nats=math.log(100), rows=1000)
+    def warned(nats: float) -> tuple[str, ...]:
+        return tuple(limits.Limits(nats, ceiling_nats=math.log(100), rows=1000).warnings())
 
-    assert near.warnings(3.0) == []
-    assert "ceiling of 4.61 nats" in near.warnings(4.3)[0]
-    assert "ln N = 6.91 nats of 1000 rows" in near.warnings(6.5)[1]
+    assert warned(3.0) == ()
+    assert "ceiling of 4.61 nats" in warned(4.3)[0]
+    assert "ln N = 6.91 nats of 1000 rows" in warned(6.5)[1]

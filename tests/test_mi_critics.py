@@ -161,7 +161,7 @@ def test_an_inner_critic_of_unequal_widths_is_refused():
 
 
 def test_an_unknown_critic_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match="critic must be one of .* got 'seperable'; did you mean 'separable'"):
+    with pytest.raises(ValueError, match=r"critic must be one of .* got 'seperable'; did you mean 'separable'"):
         make_critic("seperable", 3, 3, hidden=8)
 
 

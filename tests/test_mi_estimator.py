@@ -319,6 +319,36 @@ def test_odd_columns_are_named_and_do_no_harm():
     assert not inspect("y", y).discrete
 
 
+RNG = np.random.default_rng(5)
+NORMAL = RNG.normal(size=(120, 3))
+AWKWARD = {
+    "equal": (NORMAL, NORMAL),
+    "monotone_copies": (np.hstack([NORMAL, 2 * NORMAL[:, :1], -(NORMAL[:, 1:2] ** 3)]), NORMAL + RNG.normal(size=(120, 3))),
+    "linear_combinations": (np.hstack([NORMAL, NORMAL.sum(1, keepdims=True)]), NORMAL + RNG.normal(size=(120, 3))),
+    "cauchy": (RNG.standard_cauchy(size=(120, 2)) * 1e9, RNG.standard_cauchy(size=(120, 2)) * 1e-9),
+    "wide": (RNG.normal(size=(60, 40)), RNG.normal(size=(60, 30))),
+    "binary": (RNG.integers(2, size=(120, 2)), RNG.integers(2, size=(120, 2)).astype(bool)),
+    "wide_binary": (RNG.integers(2, size=(120, 12)), RNG.integers(2, size=(120, 12))),
+    "huge_offset": (NORMAL + 1e12, NORMAL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["auto", "gaussian", "student", "spiral", "ksg", "mixed_ksg", "infonce", "l1out"])
+@pytest.mark.parametrize("name", AWKWARD)
+def test_awkward_data_give_finite_numbers(name: str, method: str):
+    result = estimate(*AWKWARD[name], method, settings=FitSettings(steps=2, hidden=4))
+
+    assert math.isfinite(result.nats)
+    assert math.isfinite(result.standard_error)
+
+
+def test_monotone_copies_of_a_column_are_duplicates():
+    seen = inspect("x", AWKWARD["monotone_copies"][0])
+
+    assert seen.rows.shape == (120, 3)
+    assert "2 duplicated" in seen.warnings[0]
+
+
 def test_a_constant_variable_shares_nothing():
     result = estimate(np.ones(100), GOOD.repeat(2, 0)[:100, 0] + np.arange(100))
 

@@ -18,6 +18,7 @@ from flatclr.mi.gaussian import (
     correlation_of,
     gaussian_nats,
     plug_in_bias_nats,
+    regular,
     shrunk_correlation,
 )
 from flatclr.mi.margins import RankNormal
@@ -26,6 +27,7 @@ from flatclr.mi.tasks import Array, student_excess_nats
 
 _WIDE = 0.05  # coordinates per row above which the critic's correlation matrix is shrunk
 _DF_RANGE = (0.3, 60.0)
+_FEWEST_ROWS_PER_COLUMN = 4  # for anything but a shrunk Gaussian
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def fit_student(x: Array, y: Array) -> Copula:
 
 
 def fit_spiral(x: Array, y: Array) -> Copula:
-    return _fit(x, y, find_spirals(x, y), lambda z: math.inf)
+    enough = len(x) > _FEWEST_ROWS_PER_COLUMN * (x.shape[1] + y.shape[1])
+    return _fit(x, y, find_spirals(x, y) if enough else Spirals(), lambda z: math.inf)
 
 
 FAMILIES: dict[str, Callable[[Array, Array], Copula]] = {
@@ -87,7 +90,7 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     x, y = spirals(x, y)
     margins_x, margins_y = RankNormal.fit(x), RankNormal.fit(y)
     z = np.hstack([margins_x(x), margins_y(y)])
-    df = choose_df(z)
+    df = choose_df(z) if rows > _FEWEST_ROWS_PER_COLUMN * z.shape[1] else math.inf
     plain = correlation_of(z) if math.isinf(df) else _student_correlation(student_quantile(z, df), df)
     correlation = shrunk_correlation(z) if math.isinf(df) and z.shape[1] > _WIDE * rows else plain
     if rows > 2 * z.shape[1]:
@@ -145,11 +148,11 @@ def _student_correlation(t: Array, df: float, iterations: int = 8) -> Array:
 def _student_log_density(t: Array, correlation: Array, df: float) -> Array:
     k = t.shape[1]
     constant = math.lgamma((df + k) / 2) - math.lgamma(df / 2) - k / 2 * math.log(df * math.pi)
-    log_det = np.linalg.slogdet(correlation)[1]
+    log_det = np.linalg.slogdet(regular(correlation))[1]
     density: Array = constant - log_det / 2 - (df + k) / 2 * np.log1p(_squared_lengths(t, correlation) / df)
     return density
 
 
 def _squared_lengths(t: Array, scatter: Array) -> Array:
-    lengths: Array = (t * np.linalg.solve(scatter, t.T).T).sum(1)
+    lengths: Array = (t * np.linalg.solve(regular(scatter), t.T).T).sum(1)
     return lengths

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from flatclr.checks import require_one_of
 from flatclr.mi.copula import Copula, student_quantile
+from flatclr.mi.gaussian import regular
 
 CRITICS = ("inner", "bilinear", "separable", "joint", "anchored", "cosine")
 
@@ -163,7 +164,7 @@ class StudentAnchor(Critic):
 
     def __init__(self, copula: Copula) -> None:
         super().__init__()
-        correlation = torch.from_numpy(copula.correlation)
+        correlation = torch.from_numpy(regular(copula.correlation))
         self.df, dim_x, dim = copula.df, copula.dim_x, len(correlation)
         x, y = slice(None, dim_x), slice(dim_x, None)
         precision = correlation.inverse()

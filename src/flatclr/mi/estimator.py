@@ -66,6 +66,7 @@ class MIEstimate:
             "rows": self.limits.rows,
             "distribution_free_nats": self.limits.distribution_free_nats,
             "mi_bound_nats": self.limits.mi_bound_nats,
+            "nwj_variance": self.limits.nwj_variance,
         }
         plain["ceiling_nats"] = self.ceiling_nats if math.isfinite(self.ceiling_nats) else None
         return plain
@@ -148,14 +149,14 @@ def _run(method: str, x: Array, y: Array, options: Options) -> Outcome:
 
 
 def _finished(outcome: Outcome, method: str, reason: str, warnings: list[str]) -> MIEstimate:
-    limits = Limits(outcome.ceiling_nats, outcome.rows)
+    limits = Limits(outcome.nats, outcome.ceiling_nats, outcome.rows)
     return MIEstimate(
         nats=outcome.nats,
         standard_error=outcome.standard_error,
         ceiling_nats=outcome.ceiling_nats,
         kind=outcome.kind,
         method=method,
-        warnings=(*warnings, *outcome.warnings, *limits.warnings(outcome.nats)),
+        warnings=(*warnings, *outcome.warnings, *limits.warnings()),
         curve=outcome.curve,
         reason=reason,
         limits=limits,

@@ -23,6 +23,7 @@ class QuadraticRatio:
     @classmethod
     def of(cls, correlation: Array, dim_x: int) -> QuadraticRatio:
         """The ratio p(x, y) / (p(x) p(y)) of a zero-mean Gaussian with this covariance."""
+        correlation = regular(correlation)
         x, y = correlation[:dim_x, :dim_x], correlation[dim_x:, dim_x:]
         precision = np.linalg.inv(correlation).astype(np.float64)
         return cls(
@@ -55,11 +56,17 @@ def gaussian_nats(covariance: Array, dim_x: int) -> float:
 
 def canonical_correlations(covariance: Array, dim_x: int) -> Array:
     """Singular values of L_x^-1 S_xy L_y^-T, descending."""
+    covariance = regular(covariance)
     root_x = np.linalg.cholesky(covariance[:dim_x, :dim_x])
     root_y = np.linalg.cholesky(covariance[dim_x:, dim_x:])
     whitened = np.linalg.solve(root_y, np.linalg.solve(root_x, covariance[:dim_x, dim_x:]).T)
     rho: Array = np.linalg.svd(whitened, compute_uv=False)
     return rho
+
+
+def regular(covariance: Array) -> Array:
+    """Columns that determine each other would make it singular; this much noise is beyond the estimate's digits."""
+    return covariance + 1e-9 * np.diag(np.diag(covariance))
 
 
 def plug_in_bias_nats(rows: int, dim_x: int, dim_y: int) -> float:

@@ -76,14 +76,25 @@ def inspect(name: str, rows: Array) -> Inspected:
     if not varying.all():
         warnings.append(f"{name} has {int((~varying).sum())} constant column(s); they carry no information.")
         rows = rows[:, varying]
-    _, first = np.unique(rows, axis=1, return_index=True)
-    if len(first) < rows.shape[1]:
-        warnings.append(f"{name} has {rows.shape[1] - len(first)} duplicated column(s); they were left out.")
-        rows = rows[:, np.sort(first)]
+    kept = _one_of_each_order(rows)
+    if len(kept) < rows.shape[1]:
+        warnings.append(f"{name} has {rows.shape[1] - len(kept)} duplicated column(s); they were left out.")
+        rows = rows[:, kept]
     tied = [column for column in rows.T if tied_share(column) > _TIED_SHARE]
     if tied:
         warnings.append(f"{name} has {len(tied)} discrete or tied column(s); methods for continuous data may misread.")
     return Inspected(rows, bool(tied), tuple(warnings))
+
+
+def _one_of_each_order(rows: Array) -> list[int]:
+    """Columns of which none orders the rows as an earlier one does, or in reverse: those would be monotone copies."""
+    seen: dict[bytes, int] = {}
+    for column, values in enumerate(rows.T):
+        ranks = np.unique(values, return_inverse=True)[1]
+        reverse = ranks.max() - ranks
+        if ranks.tobytes() not in seen and reverse.tobytes() not in seen:
+            seen[ranks.tobytes()] = column
+    return list(seen.values())
 
 
 def tied_share(column: Array) -> float:

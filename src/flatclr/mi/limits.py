@@ -12,11 +12,12 @@ _NEAR = 0.9  # of a ceiling
 class Limits:
     """The limits of one estimate in nats.
 
-    >>> limits = Limits(ceiling_nats=4.85, rows=1000)
-    >>> round(limits.distribution_free_nats, 2), round(limits.mi_bound_nats, 2)
-    (6.91, 18.82)
+    >>> limits = Limits(nats=2.0, ceiling_nats=4.85, rows=1000)
+    >>> round(limits.distribution_free_nats, 2), round(limits.mi_bound_nats, 2), round(limits.nwj_variance, 4)
+    (6.91, 18.82, 0.0064)
     """
 
+    nats: float  # the estimate
     ceiling_nats: float  # of the method: log K, log of the pool; infinite where there is none
     rows: int  # the value was read from
 
@@ -28,13 +29,18 @@ class Limits:
     def mi_bound_nats(self) -> float:
         return mi_bound_nats(self.rows)
 
-    def warnings(self, nats: float) -> list[str]:
+    @property
+    def nwj_variance(self) -> float:
+        """The least variance the NWJ family must have at this information, with as many negative pairs as rows."""
+        return nwj_least_variance(max(self.nats, 0.0), self.rows)
+
+    def warnings(self) -> list[str]:
         found = []
         for name, ceiling in (
             (f"the method's ceiling of {self.ceiling_nats:.2f} nats", self.ceiling_nats),
             (f"ln N = {self.distribution_free_nats:.2f} nats of {self.rows} rows", self.distribution_free_nats),
         ):
-            if nats > _NEAR * ceiling:
+            if self.nats > _NEAR * ceiling:
                 found.append(f"the estimate is within 10 % of {name}; the true value may be larger.")
         return found
 

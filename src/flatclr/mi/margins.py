@@ -19,7 +19,7 @@ class RankNormal:
     >>> import numpy as np
     >>> rows = np.exp(np.random.default_rng(0).normal(size=(999, 1)))
     >>> z = RankNormal.fit(rows)(rows)
-    >>> abs(z.mean()) < 1e-12, bool(0.98 < z.std() < 1)
+    >>> bool(abs(z.mean()) < 1e-12), bool(0.98 < z.std() < 1)
     (True, True)
     """
 
