@@ -107,7 +107,7 @@ def _show(results: dict[str, MIEstimate]) -> None:
     limits = next(iter(results.values())).limits
     console.print(
         f"Any distribution-free lower bound from {limits.rows} rows stays below about ln N = "
-        f"{limits.distribution_free_nats:.2f} nats; the NWJ family has a variance of at least {limits.nwj_variance:.2g}."
+        f"{limits.distribution_free_nats:.2f} nats; NWJ then has a variance of at least {limits.nwj_variance:.2g}."
     )
     for warning in dict.fromkeys(w for result in results.values() for w in result.warnings):
         console.print(f"warning: {warning}", style="yellow")

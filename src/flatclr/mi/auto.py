@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from flatclr.mi.copula import FAMILIES, Copula
@@ -52,57 +53,54 @@ def choose(x: Array, y: Array, *, discrete: bool, options: Options) -> Choice:
         reason = "tied values: the estimator for mixed data."
         return Choice(run_neighbours("mixed_ksg", x, y, options), "mixed_ksg", reason)
     split = next(splits(len(x), options.seed))
+    seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
     family, copula, validation = _best_family(x, y, split)
+    trusted = _confirmed(copula, validation)
     reached = f"the {family} copula reaches {validation.nats:.3f} nats on validation"
-    plug_in = run_copula(family, x, y)
-    trusted = _agree(plug_in, validation, copula)
-    neighbours = run_neighbours("ksg", x, y, options) if width <= _NEIGHBOUR_DIMENSIONS else None
 
-    if neighbours is not None and width <= _FEW_DIMENSIONS:
-        missed = neighbours.nats - max(validation.nats, plug_in.nats if trusted else -math.inf)
-        if missed > _margin(neighbours, validation):
-            reason = f"{reached}, neighbours see {neighbours.nats:.3f} in {width} dimensions."
-            return Choice(neighbours, "ksg", reason)
-        return Choice(plug_in, family, f"{reached} and neighbours see no more.")
+    if width <= _FEW_DIMENSIONS:
+        neighbours = run_neighbours("ksg", x[seen], y[seen], options)
+        if trusted and neighbours.nats - validation.nats < _margin(neighbours, validation):
+            return Choice(run_copula(family, x, y), family, f"{reached} and neighbours see no more.")
+        reason = f"{reached}, neighbours see {neighbours.nats:.3f} in {width} dimensions."
+        return Choice(run_neighbours("ksg", x, y, options), "ksg", reason)
 
-    outcome, residual = _learned(copula, x, y, split, options)
-    gain = residual.values - validation.values
-    clear = _CLEAR * float(gain.std() / math.sqrt(len(gain)))
-    if float(gain.mean()) > max(clear, _LEAST_GAIN) or not trusted:
-        if neighbours is not None and neighbours.nats - residual.nats > _margin(neighbours, residual):
-            reason = f"a residual network reaches {residual.nats:.3f} on validation, neighbours see more."
-            return Choice(neighbours, "ksg", reason)
-        reason = f"{reached}, a residual network on top {residual.nats:.3f}."
-        return Choice(outcome, f"infonce, anchored on {family}", reason)
-    return Choice(plug_in, family, f"{reached} and a residual network adds nothing.")
+    learned, residual = _learned(copula, x, y, split, options)
+    if width <= _NEIGHBOUR_DIMENSIONS:
+        neighbours = run_neighbours("ksg", x[seen], y[seen], options)
+        if neighbours.nats - residual.nats > _margin(neighbours, residual):
+            reason = f"{reached}, a residual network on top {residual.nats:.3f}, neighbours see {neighbours.nats:.3f}."
+            return Choice(run_neighbours("ksg", x, y, options), "ksg", reason)
+    if trusted and not _clearly_above(residual, validation, _LEAST_GAIN):
+        return Choice(run_copula(family, x, y), family, f"{reached} and a residual network adds nothing.")
+    reason = f"{reached}, a residual network on top {residual.nats:.3f}."
+    return Choice(learned, f"infonce, anchored on {family}", reason)
 
 
 def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:
-    """The simplest family that no other beats clearly on the validation rows."""
+    """The simplest family that no richer one beats clearly on the validation rows."""
     best: tuple[str, Copula, Reading] | None = None
     for name, fit_family in FAMILIES.items():
         copula = fit_family(x[split.train], y[split.train])
-        reading = _read_anchor(copula, x, y, split)
-        if best is None:
-            best = (name, copula, reading)
-            continue
-        gain = reading.values - best[2].values
-        if float(gain.mean()) > max(_CLEAR * float(gain.std() / math.sqrt(len(gain))), _LEAST_GAIN / 2):
+        parts = to_tensors(copula, x, y, split)
+        reading = InfoNCE(anchor_of(copula), x.shape[1], y.shape[1], 0).read(*parts.validation)
+        if best is None or _clearly_above(reading, best[2], _LEAST_GAIN / 2):
             best = (name, copula, reading)
     assert best is not None
     return best
 
 
-def _read_anchor(copula: Copula, x: Array, y: Array, split: Split) -> Reading:
-    parts = to_tensors(copula, x, y, split)
-    return InfoNCE(anchor_of(copula), x.shape[1], y.shape[1], 0).read(*parts.validation)
+def _clearly_above(reading: Reading, other: Reading, least: float) -> bool:
+    """By more than chance on the same rows, and by enough to matter."""
+    gain = reading.values - other.values
+    return float(gain.mean()) > max(_CLEAR * float(gain.std()) / math.sqrt(len(gain)), least)
 
 
-def _agree(plug_in: Outcome, validation: Reading, copula: Copula) -> bool:
-    """Whether the plug-in claims no more than held-out rows confirm, given what fitting so many correlations costs."""
+def _confirmed(copula: Copula, validation: Reading) -> bool:
+    """Whether the plug-in claims no more than held-out rows show, given what fitting so many correlations costs."""
     dim_y = len(copula.correlation) - copula.dim_x
     cost = copula.dim_x * dim_y / (2 * copula.rows)
-    return plug_in.nats - validation.nats < 2 * cost + 3 * validation.standard_error + _LEAST_GAIN
+    return copula.plug_in_nats - validation.nats < 2 * cost + 3 * validation.standard_error + _LEAST_GAIN
 
 
 def _margin(neighbours: Outcome, reading: Reading) -> float:

@@ -95,24 +95,16 @@ class Flat(InfoNCE):
         return self.objective.forward(self.critic.g(x), self.critic.h(y))
 
     def validate(self, x: Tensor, y: Tensor) -> float:
-        """Set the scale that reads most on these rows, by a widening and then a closer look."""
+        """Set the scale that reads most on these rows: octaves first, then closer around the best."""
         assert isinstance(self.critic, Cosine)
-        critic_scale, readings = self.critic.scale, dict[float, float]()
-
-        def read_at(scale: float) -> float:
-            if scale not in readings:
-                critic_scale.fill_(scale)
-                readings[scale] = InfoNCE.validate(self, x, y)
-            return readings[scale]
-
-        for scale in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
-            read_at(scale)
-        for step in (2**0.5, 2**0.25):
-            best = max(readings, key=readings.__getitem__)
-            read_at(best * step)
-            read_at(best / step)
+        readings: dict[float, float] = {}
+        for step in (None, 2**0.5, 2**0.25):
+            best = max(readings, key=readings.__getitem__, default=1.0)
+            for scale in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0) if step is None else (best * step, best / step):
+                self.critic.scale.fill_(scale)
+                readings[scale] = super().validate(x, y)
         best = max(readings, key=readings.__getitem__)
-        critic_scale.fill_(best)
+        self.critic.scale.fill_(best)
         return readings[best]
 
 
