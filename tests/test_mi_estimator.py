@@ -1,6 +1,8 @@
 """`flatclr.mi.estimate` as a user meets it: numbers, kinds, limits, warnings, inputs."""
 
+import json
 import math
+import re
 import subprocess
 import sys
 
@@ -367,14 +369,20 @@ def test_a_constant_variable_shares_nothing():
     ids=["few", "discrete", "shared", "ceiling"],
 )  # fmt: skip
 def test_doubtful_estimates_come_with_a_warning(x: object, y: object, options: dict[str, object], warning: str):
-    import re
-
     assert any(re.search(warning, given) for given in estimate(x, y, **options).warnings)
 
 
-def test_a_result_turns_into_json_without_infinities():
-    import json
+def test_more_rows_than_useful_are_drawn_from(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flatclr.mi.estimator.LARGEST_ROWS", 600)
+    x, y = PAIR.sample(900, seed=0)
+    drawn, all_rows = estimate(x, y, "ksg"), estimate(x, y, "gaussian")
 
+    assert drawn.limits.rows == 600
+    assert drawn.warnings == ("600 of 900 rows were drawn: more cost much and tell little.",)
+    assert all_rows.limits.rows == 900
+
+
+def test_a_result_turns_into_json_without_infinities():
     result = estimate(*PAIR.sample(200, seed=0), "gaussian")
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
 
@@ -383,12 +391,21 @@ def test_a_result_turns_into_json_without_infinities():
     assert plain["limits"]["distribution_free_nats"] == pytest.approx(math.log(200))
 
 
-def test_importing_the_package_does_not_need_the_extra():
-    code = (
-        "import sys\n"
-        "for name in ('scipy', 'pandas', 'matplotlib', 'sklearn'): sys.modules[name] = None\n"
-        "import flatclr; print(flatclr.mi.tasks.student(1, 1, 1).mi_nats, len(flatclr.mi.METHODS))"
-    )
+def test_without_the_extra_the_package_imports_and_says_what_to_install():
+    code = """
+import sys
+for name in ("scipy", "pandas", "matplotlib", "sklearn"):
+    sys.modules[name] = None
+import flatclr
+print(flatclr.mi.tasks.student(1, 1, 1).mi_nats)
+try:
+    flatclr.mi.estimate([0.0] * 60, [1.0] * 60)
+except ImportError as error:
+    print(error)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.startswith("0.22417")
+    assert done.stdout.splitlines() == [
+        str(tasks.student(1, 1, 1).mi_nats),
+        'flatclr.mi needs scipy, got no such module; pip install "flatclr[mi]".',
+    ]

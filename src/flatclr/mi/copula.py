@@ -57,12 +57,11 @@ class Copula:
         if math.isinf(self.df):
             return self.quadratic(z_x, z_y)
         joint = np.hstack([student_quantile(z_x, self.df), student_quantile(z_y, self.df)])
-        return _student_log_density(joint, self.correlation, self.df) - self.log_margins(joint)
-
-    def log_margins(self, joint: Array) -> Array:
-        x, y = slice(None, self.dim_x), slice(self.dim_x, None)
-        log_x, log_y = (_student_log_density(joint[:, v], self.correlation[v, v], self.df) for v in (x, y))
-        return log_x + log_y
+        both, x, y = slice(None), slice(None, self.dim_x), slice(self.dim_x, None)
+        log_xy, log_x, log_y = (
+            _student_log_density(joint[:, part], self.correlation[part, part], self.df) for part in (both, x, y)
+        )
+        return log_xy - log_x - log_y
 
 
 def fit_gaussian(x: Array, y: Array) -> Copula:

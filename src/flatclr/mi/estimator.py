@@ -20,6 +20,7 @@ from flatclr.mi.tasks import Array
 
 _FEW_ROWS = 500
 _ROWS_PER_COLUMN = 20
+LARGEST_ROWS = 50_000
 
 METHODS: dict[str, str] = {
     "auto": "chosen by held-out rows; says which and why",
@@ -101,6 +102,7 @@ def estimate(
     >>> abs(result.nats - 0.511) < 3 * result.standard_error, result.kind
     (True, 'neither')
     """
+    _require_scipy()
     require_one_of("method", method, METHODS)
     if critic is not None:
         require_one_of("critic", critic, CRITICS)
@@ -124,6 +126,13 @@ def estimate(
     )
 
 
+def _require_scipy() -> None:
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise ImportError('flatclr.mi needs scipy, got no such module; pip install "flatclr[mi]".') from error
+
+
 def _estimate(x: Array, y: Array, method: str, options: Options) -> MIEstimate:
     x_seen, y_seen = inspect("x", x), inspect("y", y)
     x, y = x_seen.rows, y_seen.rows
@@ -134,6 +143,10 @@ def _estimate(x: Array, y: Array, method: str, options: Options) -> MIEstimate:
         warnings.append("x and y have a column in common; their information is unlimited unless it is discrete.")
     if len(x) < max(_FEW_ROWS, _ROWS_PER_COLUMN * (x.shape[1] + y.shape[1])):
         warnings.append(f"{len(x)} rows are few for {x.shape[1]} + {y.shape[1]} columns; expect a rough estimate.")
+    if len(x) > LARGEST_ROWS and method != "gaussian":
+        warnings.append(f"{LARGEST_ROWS} of {len(x)} rows were drawn: more cost much and tell little.")
+        drawn = np.random.default_rng(options.seed).choice(len(x), LARGEST_ROWS, replace=False)
+        x, y = x[drawn], y[drawn]
     if method == "auto":
         choice = choose(x, y, discrete=x_seen.discrete or y_seen.discrete, options=options)
         return _finished(choice.outcome, choice.method, choice.reason, warnings)

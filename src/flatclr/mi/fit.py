@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flatclr.mi.tasks import Array
 
+_LARGEST_CHECK = 4096  # rows: a check costs their square
 Curve = tuple[tuple[int, float], ...]  # (step, validation nats)
 
 
@@ -54,6 +55,7 @@ def fit(
     """
     method: Learner = learner  # type: ignore[assignment]
     x, y = train
+    validation = (validation[0][:_LARGEST_CHECK], validation[1][:_LARGEST_CHECK])
     if not any(parameter.requires_grad for parameter in learner.parameters()):
         return ((0, method.validate(*validation)),)
     batch = min(settings.batch_size or method.batch_size, len(x))
