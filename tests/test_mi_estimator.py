@@ -372,6 +372,14 @@ def test_doubtful_estimates_come_with_a_warning(x: object, y: object, options: d
     assert any(re.search(warning, given) for given in estimate(x, y, **options).warnings)
 
 
+def test_nothing_above_ln_n_is_called_a_lower_bound():
+    result = estimate(*tasks.gaussian_with_mi(12.0, dim=3).sample(600, seed=0), "dv", settings=ANCHOR_ONLY)
+
+    assert result.nats > math.log(120)
+    assert result.kind == "neither"
+    assert any("above ln N" in warning for warning in result.warnings)
+
+
 def test_more_rows_than_useful_are_drawn_from(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flatclr.mi.estimator.LARGEST_ROWS", 600)
     x, y = PAIR.sample(900, seed=0)

@@ -163,11 +163,15 @@ def _run(method: str, x: Array, y: Array, options: Options) -> Outcome:
 
 def _finished(outcome: Outcome, method: str, reason: str, warnings: list[str]) -> MIEstimate:
     limits = Limits(outcome.nats, outcome.ceiling_nats, outcome.rows)
+    kind = outcome.kind
+    if kind == "lower" and outcome.nats > limits.distribution_free_nats:
+        kind = "neither"
+        warnings = [*warnings, "no sample of this size supports a lower bound above ln N; the value is no bound."]
     return MIEstimate(
         nats=outcome.nats,
         standard_error=outcome.standard_error,
         ceiling_nats=outcome.ceiling_nats,
-        kind=outcome.kind,
+        kind=kind,
         method=method,
         warnings=(*warnings, *outcome.warnings, *limits.warnings()),
         curve=outcome.curve,
