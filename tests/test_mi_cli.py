@@ -28,10 +28,10 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return paths
 
 
-def run_json(*arguments: str) -> Any:
+def run_json(*arguments: str) -> list[Any]:
     done = CliRunner().invoke(cli.app, ["mi", *arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(

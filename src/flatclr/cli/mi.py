@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ def mi_command(
     seeds: Annotated[int, Option(help="Benchmark: samples of each task.")] = 1,
     out: Annotated[str, Option(help="Benchmark: where results go; runs found there are kept.")] = "results",
     workers: Annotated[int | None, Option(help="Benchmark: processes; default: one per core.")] = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON line per result instead of a table.")] = False,
 ) -> None:
     """Estimate mutual information in nats, with its error and its limits."""
     if method == "list":
@@ -66,7 +67,7 @@ def mi_command(
                 settings=settings,
             )
     if as_json:
-        print(json.dumps([{"asked": name, **result.to_dict()} for name, result in results.items()]))
+        _print_lines({"asked": name, **result.to_dict()} for name, result in results.items())
     else:
         _show(results)
 
@@ -77,7 +78,15 @@ def _run_benchmark(wanted: list[Any], out: Path, workers: int | None, as_json: b
         results = run_benchmark(
             wanted, out, workers=workers, on_done=lambda done, total: progress.update(bar, completed=done, total=total)
         )
-    print(json.dumps(results) if as_json else (out / TABLE).read_text(), end="\n" if as_json else "")
+    if as_json:
+        _print_lines(results)
+    else:
+        print((out / TABLE).read_text(), end="")
+
+
+def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        print(json.dumps(row))
 
 
 def _names(text: str | None) -> list[str]:

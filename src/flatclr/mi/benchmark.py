@@ -172,7 +172,8 @@ def heat_map(rows: Sequence[dict[str, Any]]) -> bytes:
     for i, line in enumerate(grid):
         for j, error in enumerate(line):
             if math.isfinite(error):
-                axes.text(j, i, f"{error:+.2f}", ha="center", va="center", fontsize=7)
+                color = "white" if abs(error) > 0.35 else "black"
+                axes.text(j, i, f"{error:+.2f}", ha="center", va="center", fontsize=7, color=color)
     axes.set_title("estimate minus true mutual information (nats)")
     figure.colorbar(image, ax=axes, shrink=0.6)
     buffer = BytesIO()
