@@ -140,6 +140,16 @@ def test_a_spiral_is_found_and_undone(dim: int, speed: float):
     assert fitted.plug_in_nats == pytest.approx(base.mi_nats, abs=0.09)  # four standard errors
 
 
+def test_angles_that_grow_with_the_norm_itself_are_found_too():
+    base = tasks.gaussian_pairs(3)
+    turned = tasks.mapped(base, "turned", x=lambda v: tasks.turned(v, 0, 2, 1.5 * np.linalg.norm(v, axis=1)))
+    fitted = copula.fit_spiral(*turned.sample(3000, seed=0))
+
+    assert fitted.spirals.power == 1
+    assert [(turn.i, turn.j) for turn in fitted.spirals.x] == [(0, 2)]
+    assert fitted.plug_in_nats == pytest.approx(base.mi_nats, abs=0.09)
+
+
 def test_a_spiral_of_uniform_margins_about_the_origin_is_undone():
     base = tasks.gaussian_pairs(3)
     fitted = copula.fit_spiral(*tasks.spiral(tasks.normal_cdf(base)).sample(4000, seed=0))

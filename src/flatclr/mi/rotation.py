@@ -1,8 +1,8 @@
-"""Undoing spirals: rows turned in some plane by an angle proportional to their squared norm.
+"""Undoing spirals: rows turned in some plane by an angle proportional to their norm or its square.
 
 Such turns keep volume and norm, so they hide dependence from correlations without changing the information. They are
 looked for plane by plane: with w the other variable, the covariance of turned coordinates with w at every speed comes
-from two matrix products, E[cos(v r) x w^T] and E[sin(v r) x w^T].
+from two matrix products, E[cos(v r) x w^T] and E[sin(v r) x w^T], r the norm to the given power.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST_GAIN = 0.003  # nats
 
 @dataclass(frozen=True)
 class Turn:
-    """In the plane of coordinates i and j by `speed` radians per unit of squared norm."""
+    """In the plane of coordinates i and j by `speed` radians per unit of the norm's power."""
 
     i: int
     j: int
@@ -40,35 +40,42 @@ class Spirals:
     x: tuple[Turn, ...] = ()
     y: tuple[Turn, ...] = ()
     margins: tuple[RankNormal, RankNormal] | None = None
+    power: int = 2  # of the norm
 
     def __call__(self, x: Array, y: Array) -> tuple[Array, Array]:
         if not (self.x or self.y):
             return x, y
         if self.margins is not None:
             x, y = self.margins[0](x), self.margins[1](y)
-        return turn_all(x, self.x), turn_all(y, self.y)
+        return turn_all(x, self.x, self.power), turn_all(y, self.y, self.power)
 
 
-def turn_all(rows: Array, turns: tuple[Turn, ...]) -> Array:
-    squared_norm = (rows**2).sum(1)
+def turn_all(rows: Array, turns: tuple[Turn, ...], power: int) -> Array:
+    radius = _radius(rows, power)
     for turn in turns:
-        rows = turned(rows, turn.i, turn.j, turn.speed * squared_norm)
+        rows = turned(rows, turn.i, turn.j, turn.speed * radius)
     return rows
+
+
+def _radius(rows: Array, power: int) -> Array:
+    radius: Array = np.linalg.norm(rows, axis=1) ** power
+    return radius
 
 
 def find_spirals(x: Array, y: Array) -> Spirals:
     """The turns that make the Gaussian copula of these rows share most, if they beat chance."""
     margins = RankNormal.fit(x), RankNormal.fit(y)
-    as_given = _search(x, y)
-    in_scores = _search(margins[0](x), margins[1](y))
-    if not (as_given[1] or as_given[2] or in_scores[1] or in_scores[2]):
-        return Spirals()
-    if as_given[0] >= in_scores[0]:
-        return Spirals(as_given[1], as_given[2])
-    return Spirals(in_scores[1], in_scores[2], margins)
+    as_given, in_scores = (x, y), (margins[0](x), margins[1](y))
+    best, found = gaussian_copula_nats(normal_scores(x), normal_scores(y)), Spirals()
+    for power in (2, 1):
+        for rows, used in ((as_given, None), (in_scores, margins)):
+            value, turns_x, turns_y = _search(*rows, power)
+            if value > best:
+                best, found = value, Spirals(turns_x, turns_y, used, power)
+    return found
 
 
-def _search(x: Array, y: Array) -> tuple[float, tuple[Turn, ...], tuple[Turn, ...]]:
+def _search(x: Array, y: Array, power: int) -> tuple[float, tuple[Turn, ...], tuple[Turn, ...]]:
     """(Gaussian information, turns of x, turns of y), one turn at a time, x and y by turns, while they help."""
     rows = [x, y]
     turns: list[tuple[Turn, ...]] = [(), ()]
@@ -76,10 +83,10 @@ def _search(x: Array, y: Array) -> tuple[float, tuple[Turn, ...], tuple[Turn, ..
     idle = 0
     for step in range(2 * _ROUNDS):
         side = step % 2
-        turn, value = _best_turn(rows[side], rows[1 - side], best)
+        turn, value = _best_turn(rows[side], rows[1 - side], best, power)
         candidates = 2 * _SPEEDS * math.comb(rows[side].shape[1], 2)
         if turn is not None and value - best > _LEAST_GAIN + 2 * math.log(max(candidates, 2)) / len(x):
-            rows[side] = turn_all(rows[side], (turn,))
+            rows[side] = turn_all(rows[side], (turn,), power)
             turns[side], best, idle = (*turns[side], turn), value, 0
         else:
             idle += 1
@@ -88,45 +95,45 @@ def _search(x: Array, y: Array) -> tuple[float, tuple[Turn, ...], tuple[Turn, ..
     return best, turns[0], turns[1]
 
 
-def _best_turn(own: Array, other: Array, best: float) -> tuple[Turn | None, float]:
+def _best_turn(own: Array, other: Array, best: float, power: int) -> tuple[Turn | None, float]:
     """The turn of `own` that makes its Gaussian copula with `other` share most, and what they then share."""
     from scipy.optimize import minimize_scalar
 
     if not 2 <= own.shape[1] <= _LARGEST_DIM:
         return None, best
-    squared_norm = (own**2).sum(1)
-    step = _LARGEST_SPREAD / _SPEEDS / max(float(squared_norm.std()), 1e-300)
+    radius = _radius(own, power)
+    step = _LARGEST_SPREAD / _SPEEDS / max(float(radius.std()), 1e-300)
     scores_own, scores_other = normal_scores(own), normal_scores(other)
 
     def value(i: int, j: int, speed: float) -> float:
         scores = scores_own.copy()
-        scores[:, [i, j]] = normal_scores(turned(own[:, [i, j]], 0, 1, speed * squared_norm))
+        scores[:, [i, j]] = normal_scores(turned(own[:, [i, j]], 0, 1, speed * radius))
         return gaussian_copula_nats(scores, scores_other)
 
-    i, j, speed = max(_shortlist(own, other, squared_norm, step), key=lambda candidate: value(*candidate))
+    i, j, speed = max(_shortlist(own, other, radius, step), key=lambda candidate: value(*candidate))
     refined = minimize_scalar(
         lambda v: -value(i, j, v), bounds=(speed - step, speed + step), method="bounded", options={"xatol": step / 20}
     )
     return Turn(i, j, float(refined.x)), -float(refined.fun)
 
 
-def _shortlist(own: Array, other: Array, squared_norm: Array, step: float) -> list[tuple[int, int, float]]:
+def _shortlist(own: Array, other: Array, radius: Array, step: float) -> list[tuple[int, int, float]]:
     """The planes and speeds that add most to the squared covariances with the other variable.
 
     Rows may turn about the origin or, if shifted since, about their mean: both are looked at.
     """
     scaled = own / own.std(0)
-    found = [_planes(centred, other, squared_norm, step) for centred in (scaled, scaled - scaled.mean(0))]
+    found = [_planes(centred, other, radius, step) for centred in (scaled, scaled - scaled.mean(0))]
     return found[0] + found[1]
 
 
-def _planes(scaled: Array, other: Array, squared_norm: Array, step: float) -> list[tuple[int, int, float]]:
+def _planes(scaled: Array, other: Array, radius: Array, step: float) -> list[tuple[int, int, float]]:
     white = _whitened(other)
     upper = np.triu_indices(scaled.shape[1], 1)
 
     def shared(speed: float) -> Array:
         """|cos_i - sin_j|^2 + |sin_i + cos_j|^2 of every plane, cos = E[cos(v r) x w^T], sin = E[sin(v r) x w^T]."""
-        angle = speed * (squared_norm - squared_norm.mean())
+        angle = speed * (radius - radius.mean())
         cos = (scaled * np.cos(angle)[:, None]).T @ white / len(scaled)
         sin = (scaled * np.sin(angle)[:, None]).T @ white / len(scaled)
         length, across = (cos**2 + sin**2).sum(1), sin @ cos.T
