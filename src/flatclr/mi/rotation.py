@@ -20,6 +20,7 @@ _LARGEST_SPREAD = 4.0  # radians: standard deviation of the angles over the rows
 _SPEEDS = 48
 _LARGEST_DIM = 64
 _ROUNDS = 6
+_LARGEST_SEARCH = 5000  # rows
 _SHORTLIST = 6
 _LEAST_GAIN = 0.003  # nats
 
@@ -65,6 +66,8 @@ def _radius(rows: Array, power: int) -> Array:
 def find_spirals(x: Array, y: Array) -> Spirals:
     """The turns that make the Gaussian copula of these rows share most, if they beat chance."""
     margins = RankNormal.fit(x), RankNormal.fit(y)
+    every = math.ceil(len(x) / _LARGEST_SEARCH)
+    x, y = x[::every], y[::every]
     as_given, in_scores = (x, y), (margins[0](x), margins[1](y))
     best, found = gaussian_copula_nats(normal_scores(x), normal_scores(y)), Spirals()
     for power in (2, 1):
