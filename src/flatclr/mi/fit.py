@@ -72,7 +72,7 @@ def fit(
             idle += 1
             if value > best:
                 best, best_state, idle = value, copy.deepcopy(learner.state_dict()), 0
-            if idle > settings.patience:
+            if idle > settings.patience or step == settings.steps:
                 break
         if used + batch > len(x):
             order, used = torch.randperm(len(x), generator=generator), 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -106,7 +105,7 @@ def _shifts(rows: int, count: int) -> list[int]:
 
 
 def _pool(positive: Tensor, rows: Tensor, columns: Tensor, negatives: int) -> Pool:
-    return Pool(ContrastStats(positive, rows, negatives, partial(_not_measured)), columns)
+    return Pool(ContrastStats(positive, rows, negatives, _not_measured), columns)
 
 
 def _not_measured() -> Tensor:
