@@ -372,6 +372,20 @@ def test_doubtful_estimates_come_with_a_warning(x: object, y: object, options: d
     assert any(re.search(warning, given) for given in estimate(x, y, **options).warnings)
 
 
+def test_conditional_densities_claim_only_what_they_can():
+    quick = FitSettings(steps=2, hidden=4)
+    kinds = {
+        task.name: estimate(*task.sample(300, seed=0), "ba", settings=quick).kind
+        for task in (tasks.gaussian_dense(3, 1), tasks.gaussian_dense(1, 3), PAIR, tasks.zero_inflated_poisson())
+    }
+
+    assert list(kinds.values()) == ["lower", "lower", "neither", "neither"]
+    for method in ("club", "l1out"):
+        result = estimate(*PAIR.sample(600, seed=0), method, settings=quick)
+        assert result.kind == "upper"
+        assert "only if the learned q(y | x) is right" in result.warnings[-1]
+
+
 def test_nothing_above_ln_n_is_called_a_lower_bound():
     result = estimate(*tasks.gaussian_with_mi(12.0, dim=3).sample(600, seed=0), "dv", settings=ANCHOR_ONLY)
 

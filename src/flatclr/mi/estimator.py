@@ -34,7 +34,7 @@ METHODS: dict[str, str] = {
     "js": "lower bound: NWJ of a critic trained by logistic regression",
     "smile": "neither: DV with a clipped partition",
     "interpolated": "lower bound between InfoNCE and TUBA",
-    "ba": "lower bound where y is one column, else neither: conditional density",
+    "ba": "lower bound where y is one continuous column, else neither: conditional density",
     "club": "upper bound as far as the learned conditional density is right",
     "l1out": "upper bound as far as the learned conditional density is right",
     "ksg": "neither: nearest neighbours (KSG 1)",

@@ -80,10 +80,15 @@ def inspect(name: str, rows: Array) -> Inspected:
     if len(kept) < rows.shape[1]:
         warnings.append(f"{name} has {rows.shape[1] - len(kept)} duplicated column(s); they were left out.")
         rows = rows[:, kept]
-    tied = [column for column in rows.T if tied_share(column) > _TIED_SHARE]
+    tied = sum(is_tied(column) for column in rows.T)
     if tied:
-        warnings.append(f"{name} has {len(tied)} discrete or tied column(s); methods for continuous data may misread.")
-    return Inspected(rows, bool(tied), tuple(warnings))
+        warnings.append(f"{name} has {tied} discrete or tied column(s); methods for continuous data may misread.")
+    return Inspected(rows, tied > 0, tuple(warnings))
+
+
+def is_tied(column: Array) -> bool:
+    """Whether so many rows share their value that the column counts as discrete."""
+    return tied_share(column) > _TIED_SHARE
 
 
 def _one_of_each_order(rows: Array) -> list[int]:

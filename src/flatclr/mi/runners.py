@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian
 from flatclr.mi.critics import Critic, make_critic
 from flatclr.mi.density import Conditional, gaussian_entropy_nats
 from flatclr.mi.fit import Curve, FitSettings, as_tensor, fit
+from flatclr.mi.inputs import is_tied
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.methods import VARIATIONAL, Method, Reading
 from flatclr.mi.splits import Rows, Split, splits
@@ -138,11 +139,12 @@ def _run_density(name: str, x: Array, y: Array, split: Split, options: Options) 
         learner = Conditional(*parts.train, hidden=options.settings.hidden)
         generator = torch.Generator().manual_seed(options.seed)
         curve = fit(learner, parts.train, parts.validation, options.settings, generator)
-    kind = "upper"
-    if name == "ba":
-        kind = "lower" if y.shape[1] == 1 else "neither"  # else only an upper limit of H(y) is known
     evaluation, validation = (learner.read(name, *part, entropy) for part in (parts.evaluation, parts.validation))
-    return outcome_of(evaluation, validation, kind, curve)
+    if name == "ba":  # H(y) is known of one continuous column's normal scores; else only an upper limit of it is
+        known = y.shape[1] == 1 and not is_tied(y[:, 0])
+        return outcome_of(evaluation, validation, "lower" if known else "neither", curve)
+    outcome = outcome_of(evaluation, validation, "upper", curve)
+    return replace(outcome, warnings=(*outcome.warnings, "an upper bound only if the learned q(y | x) is right."))
 
 
 def outcome_of(evaluation: Reading, validation: Reading, kind: str, curve: Curve) -> Outcome:
