@@ -13,6 +13,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,6 +98,26 @@ def theory(truth: float) -> dict[str, float]:
     }
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line per method, a column per step of the staircase, theory below."""
+    levels = sorted({row["true"] for row in rows})
+    parts = []
+    for y in dict.fromkeys(row["y"] for row in rows):
+        lines = [f"y {y}: bias / variance / mean squared error", ""]
+        lines += ["| method | " + " | ".join(f"{level:g} nats" for level in levels) + " |"]
+        lines += ["| --- " * (len(levels) + 1) + "|"]
+        chosen = [row for row in rows if row["y"] == y]
+        for method in dict.fromkeys(row["method"] for row in chosen):
+            found = {row["true"]: row for row in chosen if row["method"] == method}
+            shown = (f"{found[v]['bias']:.3g} / {found[v]['variance']:.3g} / {found[v]['mse']:.3g}" for v in levels)
+            lines.append(f"| {method} | " + " | ".join(shown) + " |")
+        for key in theory(1.0):
+            shown = (f"{theory(level)[key]:.4g}" for level in levels)
+            lines.append(f"| *{key.replace('_', ' ')}* | " + " | ".join(shown) + " |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400, help="training steps per step of the staircase")
@@ -116,8 +137,8 @@ def main() -> None:
                 rows.append({**row, **summary(values, truth), **theory(truth)})
                 print(rows[-1], file=sys.stderr, flush=True)
     path = record.append("mi_staircase", rows, "python -m benchmarks.mi_staircase " + " ".join(sys.argv[1:]))
-    path.with_suffix(".md").write_text(record.markdown(rows) + "\n")
-    print(record.markdown(rows))
+    path.with_suffix(".md").write_text(table(rows))
+    print(table(rows))
 
 
 if __name__ == "__main__":
