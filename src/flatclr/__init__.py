@@ -7,7 +7,7 @@
 30
 """
 
-from flatclr import diagnostics, objectives
+from flatclr import diagnostics, mi, objectives
 from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.kernels.phi import Phi
@@ -51,6 +51,7 @@ __all__ = [
     "diagnostics",
     "evaluate",
     "load_encoder",
+    "mi",
     "objectives",
     "pairwise_mean",
     "stats_from_scores",

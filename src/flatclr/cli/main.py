@@ -8,6 +8,7 @@ import typer
 
 from flatclr.cli.eval import eval_command
 from flatclr.cli.export import export_command
+from flatclr.cli.mi import mi_command
 from flatclr.cli.report import report_command
 from flatclr.cli.train import train_command
 from flatclr.training.trainer import TrainingStoppedError
@@ -23,6 +24,7 @@ app.command("train")(train_command)
 app.command("report")(report_command)
 app.command("eval")(eval_command)
 app.command("export")(export_command)
+app.command("mi")(mi_command)
 
 
 @app.callback()

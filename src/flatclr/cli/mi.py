@@ -1,0 +1,122 @@
+"""`flatclr mi`"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from flatclr.mi import FAST, METHODS, MIEstimate, estimate
+from flatclr.mi.benchmark import TABLE, cells, run_benchmark
+from flatclr.mi.inputs import read_variables
+
+Option = typer.Option
+
+
+def mi_command(
+    data: Annotated[str | None, typer.Argument(help="Table: .csv, .parquet, .npy, or .npz with x and y.")] = None,
+    x: Annotated[str | None, Option(help="Columns (or arrays of an .npz) of x, separated by commas.")] = None,
+    y: Annotated[str | None, Option(help="Columns of y.")] = None,
+    given: Annotated[str | None, Option(help="Columns to condition on.")] = None,
+    method: Annotated[str, Option(help="auto, all, list, or names separated by commas; list shows them.")] = "auto",
+    critic: Annotated[str | None, Option(help="inner, bilinear, separable, joint, anchored or cosine.")] = None,
+    folds: Annotated[int, Option(help="Cross-fit over this many folds; 1 evaluates on one fifth.")] = 1,
+    seed: Annotated[int, Option(help="Of splits, weights and batches.")] = 0,
+    fast: Annotated[bool, Option("--fast", help="Small networks, few steps.")] = False,
+    benchmark: Annotated[bool, Option("--benchmark", help="Run methods on tasks whose answer is known.")] = False,
+    task_set: Annotated[str, Option(help="Benchmark: 'benchmark' (held out) or 'tuning'.")] = "benchmark",
+    tasks: Annotated[str, Option(help="Benchmark: names of tasks, separated by commas; default: all.")] = "",
+    rows: Annotated[int, Option(help="Benchmark: rows of each sample.")] = 10_000,
+    seeds: Annotated[int, Option(help="Benchmark: samples of each task.")] = 1,
+    out: Annotated[str, Option(help="Benchmark: where results go; runs found there are kept.")] = "results",
+    workers: Annotated[int | None, Option(help="Benchmark: processes; default: one per core.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON line per result instead of a table.")] = False,
+) -> None:
+    """Estimate mutual information in nats, with its error and its limits."""
+    if method == "list":
+        for name, meaning in METHODS.items():
+            print(f"{name:<14} {meaning}")
+        return
+    methods = list(METHODS) if method == "all" else _names(method)
+    if benchmark:
+        wanted = cells(methods, task_set=task_set, rows=rows, seeds=seeds, fast=fast, names=_names(tasks))
+        _run_benchmark(wanted, Path(out), workers, as_json)
+        return
+    if data is None:
+        raise ValueError("a data file or --benchmark must be given, got neither; try flatclr mi table.csv --x a --y b.")
+    columns = {"x": _names(x), "y": _names(y), "given": _names(given)}
+    variables = read_variables(Path(data), columns)
+    settings = FAST if fast else None
+    results: dict[str, MIEstimate] = {}
+    with _progress(quiet=as_json or len(methods) == 1) as progress:
+        for name in progress.track(methods, description="methods"):
+            results[name] = estimate(
+                variables["x"],
+                variables["y"],
+                name,
+                variables.get("given"),
+                critic=critic,
+                folds=folds,
+                seed=seed,
+                settings=settings,
+            )
+    if as_json:
+        _print_lines({"asked": name, **result.to_dict()} for name, result in results.items())
+    else:
+        _show(results)
+
+
+def _run_benchmark(wanted: list[Any], out: Path, workers: int | None, as_json: bool) -> None:
+    with _progress(quiet=as_json) as progress:
+        bar = progress.add_task("benchmark", total=len(wanted))
+        results = run_benchmark(
+            wanted, out, workers=workers, on_done=lambda done, total: progress.update(bar, completed=done, total=total)
+        )
+    if as_json:
+        _print_lines(results)
+    else:
+        print((out / TABLE).read_text(), end="")
+
+
+def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        print(json.dumps(row))
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _progress(*, quiet: bool) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True, quiet=quiet), disable=quiet)
+
+
+def _show(results: dict[str, MIEstimate]) -> None:
+    console = Console()
+    table = Table("method", "nats", "standard error", "kind", "ceiling", "why")
+    for result in results.values():
+        ceiling = f"{result.ceiling_nats:.2f}" if result.ceiling_nats < 1e9 else "none"
+        table.add_row(
+            result.method, f"{result.nats:.4f}", f"{result.standard_error:.4f}", result.kind, ceiling, result.reason
+        )
+    console.print(table)
+    limits = next(iter(results.values())).limits
+    console.print(
+        f"Any distribution-free lower bound from {limits.rows} rows stays below about ln N = "
+        f"{limits.distribution_free_nats:.2f} nats; NWJ then has a variance of at least {limits.nwj_variance:.2g}."
+    )
+    for warning in dict.fromkeys(w for result in results.values() for w in result.warnings):
+        console.print(f"warning: {warning}", style="yellow")

@@ -1,0 +1,118 @@
+"""The default: closed-form families, neighbours or a learned critic, by what held-out rows say.
+
+1. Copula families (Gaussian, Student, Gaussian after undoing spirals) are fitted to the training rows and compared by
+   the InfoNCE bound their log ratio reaches on the validation rows. A richer family must win clearly.
+2. In few dimensions a neighbour estimate tells whether that family misses anything; in more, a residual network
+   trained on top of the family does.
+3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is the neighbour estimate,
+   or the anchored critic's lower bound on evaluation rows that took no part in any of these choices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from flatclr.mi.copula import FAMILIES, Copula
+from flatclr.mi.critics import anchor_of, anchored
+from flatclr.mi.methods import InfoNCE, Reading
+from flatclr.mi.runners import (
+    Options,
+    Outcome,
+    outcome_of,
+    run_copula,
+    run_neighbours,
+    to_tensors,
+    train_method,
+)
+from flatclr.mi.splits import Split, splits
+from flatclr.mi.tasks import Array
+
+_FEW_DIMENSIONS = 4  # of x and y together: neighbours are hard to beat
+_NEIGHBOUR_DIMENSIONS = 10
+_CLEAR = 2.0  # standard errors
+_LEAST_GAIN = 0.01  # nats
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was run in the end, and why."""
+
+    outcome: Outcome
+    method: str
+    reason: str
+
+
+def choose(x: Array, y: Array, *, discrete: bool, options: Options) -> Choice:
+    """Run what suits these rows."""
+    width = x.shape[1] + y.shape[1]
+    if discrete and width <= _NEIGHBOUR_DIMENSIONS:
+        reason = "tied values: the estimator for mixed data."
+        return Choice(run_neighbours("mixed_ksg", x, y, options), "mixed_ksg", reason)
+    split = next(splits(len(x), options.seed))
+    seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
+    family, copula, validation = _best_family(x, y, split)
+    trusted = _confirmed(copula, validation)
+    reached = f"the {family} copula reaches {validation.nats:.3f} nats on validation"
+
+    if width <= _FEW_DIMENSIONS:
+        neighbours = run_neighbours("ksg", x[seen], y[seen], options)
+        if trusted and neighbours.nats - validation.nats < _margin(neighbours, validation):
+            return Choice(run_copula(family, x, y), family, f"{reached} and neighbours see no more.")
+        reason = f"{reached}, neighbours see {neighbours.nats:.3f} in {width} dimensions."
+        return Choice(run_neighbours("ksg", x, y, options), "ksg", reason)
+
+    learned, residual = _learned(copula, x, y, split, options)
+    if width <= _NEIGHBOUR_DIMENSIONS:
+        neighbours = run_neighbours("ksg", x[seen], y[seen], options)
+        if neighbours.nats - residual.nats > _margin(neighbours, residual):
+            reason = f"{reached}, a residual network on top {residual.nats:.3f}, neighbours see {neighbours.nats:.3f}."
+            return Choice(run_neighbours("ksg", x, y, options), "ksg", reason)
+    if trusted and not _clearly_above(residual, validation, _LEAST_GAIN):
+        return Choice(run_copula(family, x, y), family, f"{reached} and a residual network adds nothing.")
+    reason = f"{reached}, a residual network on top {residual.nats:.3f}."
+    return Choice(learned, f"infonce, anchored on {family}", reason)
+
+
+def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:
+    """The simplest family that no richer one beats clearly on the validation rows."""
+    best: tuple[str, Copula, Reading] | None = None
+    for name, fit_family in FAMILIES.items():
+        copula = fit_family(x[split.train], y[split.train])
+        parts = to_tensors(copula, x, y, split)
+        reading = InfoNCE(anchor_of(copula), x.shape[1], y.shape[1], 0).read(*parts.validation)
+        if best is None or _clearly_above(reading, best[2], _LEAST_GAIN / 2):
+            best = (name, copula, reading)
+    assert best is not None
+    return best
+
+
+def _clearly_above(reading: Reading, other: Reading, least: float) -> bool:
+    """By more than chance on the same rows, and by enough to matter."""
+    gain = reading.values - other.values
+    return float(gain.mean()) > max(_CLEAR * float(gain.std()) / math.sqrt(len(gain)), least)
+
+
+def _confirmed(copula: Copula, validation: Reading) -> bool:
+    """Whether the plug-in claims no more than held-out rows show, given what fitting so many correlations costs."""
+    dim_y = len(copula.correlation) - copula.dim_x
+    cost = copula.dim_x * dim_y / (2 * copula.rows)
+    return copula.plug_in_nats - validation.nats < 2 * cost + 3 * validation.standard_error + _LEAST_GAIN
+
+
+def _margin(neighbours: Outcome, reading: Reading) -> float:
+    return _CLEAR * math.hypot(neighbours.standard_error, reading.standard_error)
+
+
+def _learned(copula: Copula, x: Array, y: Array, split: Split, options: Options) -> tuple[Outcome, Reading]:
+    """The anchored critic's value on evaluation rows, and its reading on validation."""
+    parts = to_tensors(copula, x, y, split)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        critic = anchored(copula, x.shape[1], y.shape[1], hidden=options.settings.hidden)
+        method, curve = train_method("infonce", critic, parts, options)
+    validation = method.read(*parts.validation)
+    return outcome_of(method.read(*parts.evaluation), validation, method.kind, curve), validation

@@ -1,0 +1,260 @@
+"""Variational methods: how each trains its critic and how it reads a value from held-out rows.
+
+A method owns the critic and whatever else it learns. `loss` is minimised on training batches, `read` gives the value on
+other rows. Reading and training differ where the literature's do: JS and SMILE train by logistic regression, FlatNCE
+trains a bounded critic and reads InfoNCE.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from flatclr.contrast import stats_from_scores
+from flatclr.mi import bounds
+from flatclr.mi.critics import Cosine, Critic, network, start_at_zero
+from flatclr.mi.pool import Pool, log_mean_exp_clipped, score_pool
+from flatclr.objectives import EssControl, FlatNCE
+
+SMILE_CLIP = 5.0
+INTERPOLATION = 0.5
+INTERPOLATED_BATCH = 256
+MINE_DECAY = 0.99
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value read from held-out rows, with what its spread is estimated from."""
+
+    values: Tensor  # their mean is the estimate in nats
+    influence: Tensor  # per independent unit (row or batch); its spread gives the standard error
+    ceiling_nats: float
+
+    @property
+    def nats(self) -> float:
+        return float(self.values.mean())
+
+    @property
+    def standard_error(self) -> float:
+        return float(self.influence.std() / math.sqrt(len(self.influence)))
+
+
+class Method(nn.Module):
+    """A critic with its training loss and its reading."""
+
+    kind = "lower"
+    batch_size = 256
+
+    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
+        super().__init__()
+        self.critic = critic
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        raise NotImplementedError
+
+    def validate(self, x: Tensor, y: Tensor) -> float:
+        """What early stopping maximises."""
+        return self.read(x, y).nats
+
+
+class InfoNCE(Method):
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return stats_from_scores(self.critic(x, y)).info_nce.mean()
+
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        stats = score_pool(self.critic, x, y).stats
+        values = bounds.infonce(stats)
+        # a row's y also stands in the other rows' denominators, in shares that average to one
+        denominators = torch.logaddexp(stats.positive, stats.negative_logsumexp) - stats.ceiling_nats
+        shares = score_pool(self.critic, x, y, row_shift=-denominators).column_logsumexp - math.log(stats.negatives)
+        return Reading(values, values - shares.exp(), stats.ceiling_nats)
+
+    def validate(self, x: Tensor, y: Tensor) -> float:
+        return float(score_pool(self.critic, x, y).stats.mi_nats)
+
+
+class Flat(InfoNCE):
+    """FlatNCE on cosines whose scale the effective sample size sets; for reading, validation sets it."""
+
+    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
+        if not isinstance(critic, Cosine):
+            raise ValueError(
+                f"flatnce must have the cosine critic, got {type(critic).__name__}; an unbounded one diverges."
+            )
+        super().__init__(critic, dim_x, dim_y, hidden)
+        self.objective = FlatNCE(EssControl(target=0.25), pairing="cross")
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        assert isinstance(self.critic, Cosine)
+        return self.objective.forward(self.critic.g(x), self.critic.h(y))
+
+    def validate(self, x: Tensor, y: Tensor) -> float:
+        """Set the scale that reads most on these rows: octaves first, then closer around the best."""
+        assert isinstance(self.critic, Cosine)
+        readings: dict[float, float] = {}
+        for step in (None, 2**0.5, 2**0.25):
+            best = max(readings, key=readings.__getitem__, default=1.0)
+            for scale in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0) if step is None else (best * step, best / step):
+                self.critic.scale.fill_(scale)
+                readings[scale] = super().validate(x, y)
+        best = max(readings, key=readings.__getitem__)
+        self.critic.scale.fill_(best)
+        return readings[best]
+
+
+class DV(Method):
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return -bounds.dv(stats_from_scores(self.critic(x, y))).mean()
+
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        pool = score_pool(self.critic, x, y)
+        return Reading(bounds.dv(pool.stats), pool.influence(), math.inf)
+
+
+class Mine(DV):
+    log_average: Tensor
+
+    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
+        super().__init__(critic, dim_x, dim_y, hidden)
+        self.register_buffer("log_average", torch.tensor(math.nan))
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        stats = stats_from_scores(self.critic(x, y))
+        now = stats.log_partition.detach()
+        decayed = torch.logaddexp(self.log_average + math.log(MINE_DECAY), now + math.log1p(-MINE_DECAY))
+        self.log_average.copy_(torch.where(self.log_average.isnan(), now, decayed))
+        return bounds.mine_loss(stats, self.log_average).mean()
+
+
+class NWJ(Method):
+    """The critic learns log r; NWJ's own optimum is that plus one."""
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return -bounds.nwj(stats_from_scores(self.critic(x, y) + 1)).mean()
+
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        pool = score_pool(self.critic, x, y)
+        return Reading(bounds.tuba(pool.stats, 0.0), _unnormalised(pool), math.inf)
+
+
+class TUBA(Method):
+    """A learned baseline a(x) beside the critic."""
+
+    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
+        super().__init__(critic, dim_x, dim_y, hidden)
+        self.log_baseline = network(dim_x, 1, hidden)
+        start_at_zero(self.log_baseline)
+
+    def _baseline(self, x: Tensor) -> Tensor:
+        baseline: Tensor = self.log_baseline(x).squeeze(1)
+        return baseline
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return -bounds.tuba(stats_from_scores(self.critic(x, y)), self._baseline(x)).mean()
+
+    @torch.no_grad()
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        pool = score_pool(self.critic, x, y)
+        values = bounds.tuba(pool.stats, self._baseline(x).double())
+        return Reading(values, _unnormalised(pool), math.inf)
+
+
+class FLO(Method):
+    """A learned u(x, y) of the positive pair; an anchor's log ratio is where it starts."""
+
+    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
+        super().__init__(critic, dim_x, dim_y, hidden)
+        self.u = network(dim_x + dim_y, 1, hidden)
+        start_at_zero(self.u)
+
+    def _u(self, x: Tensor, y: Tensor) -> Tensor:
+        u: Tensor = self.u(torch.cat([x, y], 1)).squeeze(1)
+        return u - self.critic.paired(x, y)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return -bounds.flo(stats_from_scores(self.critic(x, y)), self._u(x, y)).mean()
+
+    @torch.no_grad()
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        pool = score_pool(self.critic, x, y)
+        values = bounds.flo(pool.stats, self._u(x, y).double())
+        columns = (pool.column_logsumexp - math.log(pool.stats.negatives)).exp()
+        return Reading(values, values - columns, math.inf)
+
+
+class JS(Method):
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        scores = self.critic(x, y)
+        return bounds.js_loss(scores.diagonal(), _off_diagonal(scores)).mean()
+
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        pool = score_pool(self.critic, x, y)
+        return Reading(bounds.js(pool.stats), _unnormalised(pool), math.inf)
+
+
+class Smile(JS):
+    kind = "neither"
+
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        pool = score_pool(self.critic, x, y)
+        clipped = log_mean_exp_clipped(self.critic, x, y, SMILE_CLIP)
+        return Reading(bounds.smile(pool.stats.positive, clipped), pool.influence(), math.inf)
+
+    def validate(self, x: Tensor, y: Tensor) -> float:
+        return float(bounds.dv(score_pool(self.critic, x, y).stats).mean())
+
+
+class Interpolated(Method):
+    """Between InfoNCE and TUBA with a baseline q(y), on batches: leaving one out needs the whole matrix."""
+
+    batch_size = INTERPOLATED_BATCH
+
+    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
+        super().__init__(critic, dim_x, dim_y, hidden)
+        self.log_baseline = network(dim_y, 1, hidden)
+        start_at_zero(self.log_baseline)
+
+    def _values(self, x: Tensor, y: Tensor) -> Tensor:
+        return bounds.interpolated(self.critic(x, y), self.log_baseline(y).squeeze(1), INTERPOLATION)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return -self._values(x, y).mean()
+
+    @torch.no_grad()
+    def read(self, x: Tensor, y: Tensor) -> Reading:
+        """Over disjoint batches of equal size."""
+        count = max(1, round(len(x) / INTERPOLATED_BATCH))
+        size = len(x) // count
+        parts = [slice(b * size, (b + 1) * size) for b in range(count)]
+        values = torch.cat([self._values(x[part], y[part]).double() for part in parts])
+        influence = score_pool(self.critic, x, y).influence()  # rows of one batch depend on each other
+        return Reading(values, influence, bounds.interpolated_ceiling_nats(size, INTERPOLATION))
+
+
+VARIATIONAL: dict[str, type[Method]] = {
+    "infonce": InfoNCE,
+    "flatnce": Flat,
+    "dv": DV,
+    "mine": Mine,
+    "nwj": NWJ,
+    "tuba": TUBA,
+    "flo": FLO,
+    "js": JS,
+    "smile": Smile,
+    "interpolated": Interpolated,
+}
+
+
+def _unnormalised(pool: Pool) -> Tensor:
+    return pool.influence(pool.stats.log_partition.exp())
+
+
+def _off_diagonal(scores_KK: Tensor) -> Tensor:
+    K = len(scores_KK)
+    return scores_KK.flatten()[1:].view(K - 1, K + 1)[:, :-1].reshape(K, K - 1)

@@ -1,0 +1,167 @@
+"""One run of one method on checked rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flatclr.mi import ksg
+from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian
+from flatclr.mi.critics import Critic, make_critic
+from flatclr.mi.density import Conditional, gaussian_entropy_nats
+from flatclr.mi.fit import Curve, FitSettings, as_tensor, fit
+from flatclr.mi.inputs import is_tied
+from flatclr.mi.margins import RankNormal
+from flatclr.mi.methods import VARIATIONAL, Method, Reading
+from flatclr.mi.splits import Rows, Split, splits
+from flatclr.mi.tasks import Array
+
+DENSITY = ("ba", "club", "l1out")
+NEIGHBOURS: dict[str, Callable[[Array, Array, int], Array]] = {
+    "ksg": ksg.ksg_1,
+    "ksg2": ksg.ksg_2,
+    "mixed_ksg": ksg.mixed_ksg,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose besides the method."""
+
+    critic: str | None = None  # None: the method's own
+    folds: int = 1
+    k: int = 3
+    seed: int = 0
+    settings: FitSettings = field(default_factory=FitSettings)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A value in nats and how it came about."""
+
+    nats: float
+    standard_error: float
+    kind: str
+    rows: int
+    ceiling_nats: float = math.inf
+    curve: Curve = ()
+    warnings: tuple[str, ...] = ()
+
+
+def run_neighbours(name: str, x: Array, y: Array, options: Options) -> Outcome:
+    """A nearest-neighbour estimator on normal scores."""
+    terms = NEIGHBOURS[name](RankNormal.fit(x)(x), RankNormal.fit(y)(y), options.k)
+    return Outcome(max(float(terms.mean()), 0.0), float(terms.std() / math.sqrt(len(terms))), "neither", len(x))
+
+
+def run_copula(name: str, x: Array, y: Array) -> Outcome:
+    """The plug-in value of a copula family fitted to all rows."""
+    copula = FAMILIES[name](x, y)
+    return Outcome(copula.plug_in_nats, copula_standard_error(copula, x, y), "neither", len(x))
+
+
+def copula_standard_error(copula: Copula, x: Array, y: Array) -> float:
+    """Spread of the log ratio over sqrt(N), the plug-in's first-order standard error where the family is right."""
+    ratio = copula.log_ratio(*copula.scores(x, y))
+    return float(ratio.std() / math.sqrt(len(ratio)))
+
+
+def run_held_out(name: str, x: Array, y: Array, options: Options) -> Outcome:
+    """A learned method, on one split or cross-fitted."""
+    if name in DENSITY and x.shape[1] < y.shape[1]:
+        x, y = y, x  # the density of the narrower variable is easier to learn, and one normal score's entropy is known
+    once = _run_density if name in DENSITY else _run_critic
+    outcomes = [once(name, x, y, split, options) for split in splits(len(x), options.seed, options.folds)]
+    if len(outcomes) == 1:
+        return outcomes[0]
+    return Outcome(
+        nats=float(np.mean([o.nats for o in outcomes])),
+        standard_error=float(np.sqrt(np.mean([o.standard_error**2 for o in outcomes]) / len(outcomes))),
+        kind=outcomes[0].kind,
+        rows=len(x),
+        ceiling_nats=min(o.ceiling_nats for o in outcomes),
+        curve=outcomes[0].curve,
+        warnings=tuple(dict.fromkeys(w for o in outcomes for w in o.warnings)),
+    )
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The three parts of both variables, in the coordinates a network is given."""
+
+    train: tuple[Tensor, Tensor]
+    validation: tuple[Tensor, Tensor]
+    evaluation: tuple[Tensor, Tensor]
+
+
+def to_tensors(copula: Copula, x: Array, y: Array, split: Split) -> Tensors:
+    """Normal scores by maps that were fitted to the training rows."""
+
+    def part(rows: Rows) -> tuple[Tensor, Tensor]:
+        z_x, z_y = copula.scores(x[rows], y[rows])
+        return as_tensor(z_x), as_tensor(z_y)
+
+    return Tensors(part(split.train), part(split.validation), part(split.evaluation))
+
+
+def train_method(name: str, critic: Critic, parts: Tensors, options: Options) -> tuple[Method, Curve]:
+    """The method after training, and its validation curve."""
+    dim_x, dim_y = (v.shape[1] for v in parts.train)
+    method = VARIATIONAL[name](critic, dim_x, dim_y, options.settings.hidden)
+    if critic.caps_negatives:
+        method.batch_size = min(method.batch_size, 64)
+    generator = torch.Generator().manual_seed(options.seed)
+    return method, fit(method, parts.train, parts.validation, options.settings, generator)
+
+
+def _run_critic(name: str, x: Array, y: Array, split: Split, options: Options) -> Outcome:
+    copula = fit_gaussian(x[split.train], y[split.train])
+    parts = to_tensors(copula, x, y, split)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        critic_name = options.critic or ("cosine" if name == "flatnce" else "anchored")
+        critic = make_critic(critic_name, x.shape[1], y.shape[1], hidden=options.settings.hidden, copula=copula)
+        method, curve = train_method(name, critic, parts, options)
+    return outcome_of(method.read(*parts.evaluation), method.read(*parts.validation), method.kind, curve)
+
+
+def _run_density(name: str, x: Array, y: Array, split: Split, options: Options) -> Outcome:
+    copula = fit_gaussian(x[split.train], y[split.train])
+    parts = to_tensors(copula, x, y, split)
+    entropy = gaussian_entropy_nats(parts.train[1])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        learner = Conditional(*parts.train, hidden=options.settings.hidden)
+        generator = torch.Generator().manual_seed(options.seed)
+        curve = fit(learner, parts.train, parts.validation, options.settings, generator)
+    evaluation, validation = (learner.read(name, *part, entropy) for part in (parts.evaluation, parts.validation))
+    if name == "ba":  # H(y) is known of one continuous column's normal scores; else only an upper limit of it is
+        known = y.shape[1] == 1 and not is_tied(y[:, 0])
+        return outcome_of(evaluation, validation, "lower" if known else "neither", curve)
+    outcome = outcome_of(evaluation, validation, "upper", curve)
+    return replace(outcome, warnings=(*outcome.warnings, "an upper bound only if the learned q(y | x) is right."))
+
+
+def outcome_of(evaluation: Reading, validation: Reading, kind: str, curve: Curve) -> Outcome:
+    """The evaluation's value; the validation's only says whether they agree."""
+    spread = math.hypot(evaluation.standard_error, validation.standard_error)
+    warnings = []
+    if abs(evaluation.nats - validation.nats) > 3 * spread:
+        warnings.append(
+            f"validation ({validation.nats:.3f}) and evaluation ({evaluation.nats:.3f}) disagree by more than three "
+            "standard errors; get more rows or cross-fit (folds=5)."
+        )
+    return Outcome(
+        nats=evaluation.nats,
+        standard_error=evaluation.standard_error,
+        kind=kind,
+        rows=len(evaluation.values),
+        ceiling_nats=evaluation.ceiling_nats,
+        curve=curve,
+        warnings=tuple(warnings),
+    )

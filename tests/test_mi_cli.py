@@ -1,0 +1,169 @@
+"""`flatclr mi`: files in, numbers out, one line for bad input; the benchmark resumes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from flatclr.cli import main as cli
+from flatclr.mi import METHODS, benchmark, estimate, tasks
+
+TASK = tasks.gaussian_dense(2, 1)
+X, Y = TASK.sample(300, seed=0)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": Y[:, 0], "d": Y[:, 0] + X[:, 0], "name": ["q"] * 300})
+    paths = {kind: tmp_path / f"table.{kind}" for kind in ("csv", "parquet", "npy", "npz", "txt")}
+    frame.to_csv(paths["csv"], index=False)
+    frame.to_parquet(paths["parquet"])
+    np.save(paths["npy"], np.hstack([X, Y]))
+    np.savez(paths["npz"], x=X, y=Y, other=Y)
+    paths["txt"].write_text("1 2")
+    return paths
+
+
+def run_json(*arguments: str) -> list[Any]:
+    done = CliRunner().invoke(cli.app, ["mi", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("csv", ["--x", "a,b", "--y", "c"]),
+        ("parquet", ["--x", "a, b", "--y", "c"]),
+        ("npy", ["--x", "0,1", "--y", "2"]),
+        ("npz", []),
+        ("npz", ["--x", "x", "--y", "other"]),
+    ],
+)
+def test_every_file_gives_the_number_of_the_arrays(files: dict[str, Path], kind: str, columns: list[str]):
+    (found,) = run_json(str(files[kind]), *columns, "--method", "gaussian")
+
+    assert found["nats"] == pytest.approx(estimate(X, Y, "gaussian").nats)
+    assert found["kind"] == "neither"
+
+
+def test_conditioning_columns_are_passed_on(files: dict[str, Path]):
+    (found,) = run_json(str(files["csv"]), "--x", "a", "--y", "c", "--given", "b", "--method", "gaussian")
+
+    assert found["nats"] == pytest.approx(estimate(X[:, 0], Y, "gaussian", given=X[:, 1]).nats)
+
+
+def test_all_methods_are_run_on_request(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    monkeypatch.setattr(
+        "flatclr.cli.mi.estimate", lambda x, y, name, *_, **__: asked.append(name) or estimate(x, y, "gaussian")
+    )
+
+    found = run_json(str(files["npz"]), "--method", "all")
+
+    assert asked == [row["asked"] for row in found] == list(METHODS)
+
+
+def test_the_table_for_people_has_the_number_the_kind_and_the_limit(files: dict[str, Path]):
+    done = CliRunner().invoke(cli.app, ["mi", str(files["npz"]), "--method", "gaussian"], env={"COLUMNS": "160"})
+
+    assert done.exit_code == 0
+    for text in (f"{estimate(X, Y, 'gaussian').nats:.4f}", "neither", "ln N = 5.70 nats", "300 rows are few"):
+        assert text in done.stdout
+
+
+def test_the_methods_can_be_listed():
+    listed = CliRunner().invoke(cli.app, ["mi", "--method", "list"]).stdout
+
+    assert all(name in listed for name in METHODS)
+
+
+BAD = {
+    "missing_file": (["no.csv"], "the data file must exist, got no.csv; check the path"),
+    "nothing": ([], "a data file or --benchmark must be given, got neither"),
+    "suffix": (["{txt}"], "must be .csv, .parquet, .npy or .npz, got table.txt; convert it first"),
+    "no_columns": (["{csv}"], "--x and --y must name columns of table.csv, got none for x"),
+    "missing_column": (["{csv}", "--x", "a,z", "--y", "c"], "columns must be among those of table.csv (a, b, c, d, name), got 'z'; check the spelling"),
+    "text_column": (["{csv}", "--x", "name", "--y", "c"], "x must have numeric columns, got text in 'name'; encode it"),
+    "missing_array": (["{npz}", "--x", "q"], "table.npz must hold an array 'q', got x, y, other; name others"),
+    "method": (["{npz}", "--method", "knn"], "method must be one of"),
+    "task": (["--benchmark", "--tasks", "nothing"], "task must be one of"),
+    "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', got 'all'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(
+    name: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    arguments, message = BAD[name]
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr("sys.argv", ["flatclr", "mi", *(a.format(**files) for a in arguments)])
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert stopped.value.code == 2
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def small_cells(methods: tuple[str, ...] = ("gaussian", "ksg")) -> list[benchmark.Cell]:
+    return benchmark.cells(methods, rows=200, seeds=2, names=["normal 1", "additive 0.2"])
+
+
+def test_the_benchmark_writes_lines_a_table_and_a_picture(tmp_path: Path):
+    found = run_json("--benchmark", "--method", "gaussian,ksg", "--rows", "200", "--tasks", "normal 1,additive 0.2", "--out", str(tmp_path), "--workers", "1")  # fmt: skip
+
+    truth = tasks.benchmark_tasks()["additive 0.2"].mi_nats
+    table = (tmp_path / benchmark.TABLE).read_text()
+    assert len(found) == 4
+    assert f"| additive 0.2 | {truth:.3f} | {found[2]['nats']:.3f} | {found[3]['nats']:.3f} |" in table
+    assert (tmp_path / benchmark.PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert len(benchmark.read_lines(tmp_path / benchmark.LINES)) == 4
+
+
+def test_the_benchmark_resumes_after_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = benchmark.run_benchmark(small_cells(("gaussian",)), tmp_path, workers=1)
+    path = tmp_path / benchmark.LINES
+    path.write_text(path.read_text() + '{"task": "normal 1", "meth')
+    ran = []
+    run_cell = benchmark.run_cell
+    monkeypatch.setattr(benchmark, "run_cell", lambda cell: ran.append(cell) or run_cell(cell))
+
+    rows = benchmark.run_benchmark(small_cells(), tmp_path, workers=1)
+
+    assert {cell.method for cell in ran} == {"ksg"}
+    assert len(ran) == 4
+    assert [row for row in rows if row["method"] == "gaussian"] == first
+    assert benchmark.run_benchmark(small_cells(), tmp_path, workers=1) == rows
+    assert len(ran) == 4
+
+
+def test_processes_give_the_numbers_of_one(tmp_path: Path):
+    alone, together = (
+        benchmark.run_benchmark(small_cells(("gaussian",)), tmp_path / str(workers), workers=workers)
+        for workers in (1, 2)
+    )
+
+    assert [row["nats"] for row in together] == [row["nats"] for row in alone]
+
+
+def test_mean_absolute_errors_stand_below_the_table():
+    row = {"task": "t", "method": "m", "true_nats": 1.0, "cpu_seconds": 2.0}
+    table = benchmark.table([{**row, "nats": 1.5}, {**row, "nats": 0.9}])
+
+    assert "| t | 1.000 | 1.200 |" in table
+    assert "| **mean absolute error** | | 0.3000 |" in table
+    assert "| **mean CPU seconds** | | 2.0 |" in table

@@ -1,0 +1,433 @@
+"""`flatclr.mi.estimate` as a user meets it: numbers, kinds, limits, warnings, inputs."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import flatclr
+from flatclr.mi import FAST, METHODS, FitSettings, MIEstimate, estimate, tasks
+from flatclr.mi.critics import make_critic
+from flatclr.mi.density import Conditional
+from flatclr.mi.fit import fit
+from flatclr.mi.inputs import inspect
+from flatclr.mi.methods import VARIATIONAL, InfoNCE
+from flatclr.mi.splits import splits
+from flatclr.objectives.nce import flat_nce
+
+PAIR = tasks.gaussian_pairs(2, pairs=1, correlation=0.8)
+ANCHOR_ONLY = FitSettings(steps=0, hidden=4)
+FIXED = ["gaussian", "student", "spiral", "ksg", "ksg2", "mixed_ksg"]
+LEARNED = [*VARIATIONAL, "ba", "club", "l1out"]
+
+
+def test_the_methods_are_those_promised():
+    promised = "infonce flatnce dv mine nwj tuba flo js smile interpolated ba club l1out ksg mixed_ksg gaussian auto"
+
+    assert set(promised.split()) <= set(METHODS)
+    assert set(METHODS) == {"auto", *FIXED, *LEARNED}
+    assert flatclr.mi.METHODS is METHODS
+
+
+@pytest.mark.parametrize("method", [*FIXED, *LEARNED])
+def test_every_method_is_near_the_truth_on_its_side(method: str):
+    x, y = PAIR.sample(1500, seed=0)
+    result = estimate(x, y, method, settings=FAST)
+    near = 4 * result.standard_error + 0.06
+
+    assert result.kind in ("lower", "upper", "neither")
+    assert (result.method, result.reason) == (method, "asked for.")
+    if method == "club":  # its optimum is chi^2-like, far above
+        assert result.nats == pytest.approx(0.8**2 / (1 - 0.8**2), abs=near)
+    else:
+        assert result.nats == pytest.approx(PAIR.mi_nats, abs=near)
+    assert 0 < result.standard_error < 0.15
+
+
+@pytest.mark.parametrize("method", LEARNED)
+def test_what_is_called_a_lower_bound_is_read_from_rows_that_neither_trained_nor_stopped(method: str):
+    split = next(splits(1000, seed=0))
+    parts = [set(part.tolist()) for part in vars(split).values()]
+
+    assert sum(map(len, parts)) == 1000
+    assert set.union(*parts) == set(range(1000))
+    result = estimate(*PAIR.sample(300, seed=0), method, settings=ANCHOR_ONLY)
+    assert result.limits.rows == 60
+
+
+def test_cross_fitting_reads_every_row_once():
+    evaluated = np.concatenate([split.evaluation for split in splits(103, seed=1, folds=4)])
+    x, y = PAIR.sample(500, seed=0)
+    once, crossed = (estimate(x, y, "infonce", folds=folds, settings=ANCHOR_ONLY) for folds in (1, 5))
+
+    np.testing.assert_array_equal(np.sort(evaluated), np.arange(103))
+    assert crossed.limits.rows == 500
+    assert crossed.standard_error == pytest.approx(once.standard_error / math.sqrt(5), rel=0.3)
+
+
+@pytest.mark.parametrize("method", ["infonce", "flo", "ba", "auto"])
+def test_the_same_seed_gives_the_same_number_and_leaves_the_generator_alone(method: str):
+    x, y = tasks.gaussian_pairs(3).sample(400, seed=0)
+    state = torch.random.get_rng_state()
+    first, second = (estimate(x, y, method, seed=3, settings=FAST) for _ in range(2))
+
+    assert first == second
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+KINDS = {
+    "normal": (tasks.gaussian_pairs(1, pairs=1, correlation=0.75), "gaussian"),
+    "additive": (tasks.additive_uniform(0.1), "ksg"),
+    "swiss_roll": (tasks.swiss_roll(), "spiral"),  # a roll is a spiral of its radius
+    "student": (tasks.student(2, 2, 1), "student"),
+    "sparse": (tasks.normal_cdf(tasks.gaussian_pairs(6)), "gaussian"),
+    "spiral": (tasks.spiral(tasks.gaussian_pairs(3)), "spiral"),
+    "discrete": (tasks.discrete_uniform(5), "mixed_ksg"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_default_chooses_what_fits_says_why_and_is_near_the_truth(name: str):
+    task, expected = KINDS[name]
+    result = estimate(*task.sample(2500, seed=0), settings=FAST)
+
+    assert result.method == expected
+    assert len(result.reason) > 20
+    assert abs(result.nats - task.mi_nats) < 4 * result.standard_error + 0.03
+
+
+def test_the_default_learns_a_residual_where_no_family_fits():
+    x, noise = np.random.default_rng(0).normal(size=(2, 3000, 6))
+    y = np.abs(x) + 0.3 * noise
+
+    result = estimate(x, y, settings=FitSettings(steps=300, hidden=64, check_every=50, patience=3))
+
+    assert result.method.startswith("infonce, anchored on")
+    assert result.kind == "lower"
+    assert max(value for _, value in result.curve) > result.curve[0][1] + 0.3
+
+
+def test_independent_variables_give_zero():
+    x, y = np.random.default_rng(0).normal(size=(2, 2000, 4))
+
+    for method in ("auto", "infonce", "dv"):
+        result = estimate(x, y, method, settings=FAST)
+        assert abs(result.nats) < 4 * result.standard_error + 0.02
+
+
+def test_processing_y_adds_nothing():
+    x, y = tasks.gaussian_pairs(1, pairs=1, correlation=0.8).sample(4000, seed=0)
+    plain = estimate(x, y).nats
+
+    assert estimate(x, np.hstack([y, y**2]), "ksg").nats / plain == pytest.approx(1, abs=0.12)
+    assert estimate(x, np.exp(y)).nats == pytest.approx(plain, abs=1e-9)
+
+
+def test_independent_copies_add_up():
+    task = tasks.gaussian_pairs(2, pairs=1, correlation=0.8)
+    (x, y), (u, v) = task.sample(3000, seed=0), task.sample(3000, seed=1)
+
+    both = estimate(np.hstack([x, u]), np.hstack([y, v]), settings=FAST)
+
+    assert both.nats / estimate(x, y, settings=FAST).nats == pytest.approx(2, abs=0.15)
+
+
+def test_information_given_the_common_cause_is_zero_and_given_noise_is_all_of_it():
+    rng = np.random.default_rng(0)
+    cause, noise = rng.normal(size=(2, 3000, 1))
+    x, y = cause + 0.5 * rng.normal(size=(2, 3000, 1))
+
+    explained = estimate(x, y, "gaussian", given=cause)
+    unexplained = estimate(x, y, "gaussian", given=noise)
+
+    assert explained.kind == unexplained.kind == "neither"
+    assert abs(explained.nats) < 4 * explained.standard_error
+    assert unexplained.nats == pytest.approx(estimate(x, y, "gaussian").nats, abs=0.01)
+    assert "I(x; [y, z])" in explained.reason
+
+
+@pytest.mark.parametrize("method", ["infonce", "dv", "js"])
+def test_the_standard_error_covers_as_promised(method: str):
+    """The reading of a fixed critic is off by more than two standard errors in about 5 % of samples."""
+    critic = make_critic("anchored", 1, 1, hidden=4, copula=_population_copula())
+    reader = VARIATIONAL[method](critic, 1, 1, 4)
+    task = tasks.gaussian_pairs(1, pairs=1, correlation=0.7)
+    off = []
+    for seed in range(300):
+        x, y = (torch.from_numpy(v).float() for v in task.sample(200, seed))
+        reading = reader.read(x, y)
+        off.append((reading.nats - task.mi_nats) / reading.standard_error)
+
+    spread = np.std(off)
+    assert spread == pytest.approx(1, abs=0.2)
+    assert np.mean(np.abs(off) < 2) > 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
+
+
+def _population_copula() -> flatclr.mi.copula.Copula:
+    fitted = flatclr.mi.copula.fit_gaussian(*tasks.gaussian_pairs(1, pairs=1, correlation=0.7).sample(100, seed=0))
+    return flatclr.mi.copula.Copula(**{**vars(fitted), "correlation": np.array([[1, 0.7], [0.7, 1]])})
+
+
+@pytest.mark.parametrize("method", FIXED)
+def test_plug_in_and_neighbour_errors_cover_too(method: str):
+    task = tasks.gaussian_pairs(1, pairs=1, correlation=0.6)
+    results = [estimate(*task.sample(400, seed), method) for seed in range(40)]
+    off = [(result.nats - task.mi_nats) / result.standard_error for result in results]
+
+    assert np.mean(np.abs(off) < 2) > 0.95 - 4 * math.sqrt(0.05 * 0.95 / 40)
+
+
+def test_flatnce_reads_beyond_its_batch_where_naive_training_diverges():
+    x, y = tasks.gaussian_with_mi(6.0).sample(6000, seed=0)
+    settings = FitSettings(steps=200, batch_size=64, check_every=100)
+    flat = estimate(x, y, "flatnce", settings=settings)
+
+    assert math.log(64) + 0.4 < flat.nats < 6 + 3 * flat.standard_error
+
+    x, y = (torch.from_numpy(v).float() for v in (x, y))
+    torch.manual_seed(0)
+    critic = make_critic("separable", 20, 20, hidden=128)
+    optimizer = torch.optim.Adam(critic.parameters(), 1e-3)
+    for step in range(200):
+        rows = slice(64 * (step % 60), 64 * (step % 60) + 64)
+        loss = flat_nce(flatclr.stats_from_scores(critic(x[rows], y[rows]))).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert InfoNCE(critic, 20, 20, 1).validate(x[4000:], y[4000:]) < 0
+
+
+def test_flatnce_refuses_an_unbounded_critic():
+    with pytest.raises(
+        ValueError, match="flatnce must have the cosine critic, got Separable; an unbounded one diverges"
+    ):
+        estimate(*PAIR.sample(100, seed=0), "flatnce", critic="separable")
+
+
+@pytest.mark.parametrize("critic", ["inner", "bilinear", "separable", "joint", "anchored", "cosine"])
+def test_every_critic_can_be_asked_for(critic: str):
+    result = estimate(*PAIR.sample(600, seed=0), "infonce", critic=critic, settings=FAST)
+
+    assert result.nats < PAIR.mi_nats + 3 * result.standard_error
+    assert result.ceiling_nats == pytest.approx(math.log(120))
+
+
+def test_training_ends_where_validation_was_best():
+    class Scripted(torch.nn.Module):
+        batch_size = 4
+        values = iter([1.0, 3.0, 2.0, 0.0, 0.0, 0.0])
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.weight.sum()
+
+        def validate(self, x: torch.Tensor, y: torch.Tensor) -> float:
+            self.seen = [*getattr(self, "seen", []), self.weight.item()]
+            return next(self.values)
+
+    learner, rows = Scripted(), torch.zeros(8, 1)
+    curve = fit(
+        learner, (rows, rows), (rows, rows), FitSettings(steps=50, check_every=1, patience=2), torch.Generator()
+    )
+
+    assert [value for _, value in curve] == [1.0, 3.0, 2.0, 0.0, 0.0]
+    assert learner.weight.item() == learner.seen[1] != 0
+
+
+def test_the_conditional_density_of_all_pairs_agrees_with_that_of_single_pairs():
+    x, y = (torch.from_numpy(v).float() for v in tasks.gaussian_dense(3, 2).sample(30, seed=0))
+    learner = Conditional(x, y, hidden=8)
+    with torch.no_grad():
+        for parameter in learner.net.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+        matrix = learner.log_density_matrix(x, y)
+        for shift in (0, 1, 7):
+            expected = learner.log_density(x, y.roll(-shift, 0)).double()
+            actual = matrix[torch.arange(30), (torch.arange(30) + shift) % 30]
+            torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("as_given", "y_as_given"),
+    [
+        (lambda v: v, lambda v: v[:, 0]),
+        (torch.from_numpy, torch.from_numpy),
+        (lambda v: pd.DataFrame(v, columns=["a", "b"]), lambda v: pd.Series(v[:, 0], name="c")),
+        (lambda v: v.tolist(), lambda v: v.tolist()),
+        (lambda v: torch.from_numpy(v).requires_grad_(), lambda v: v),
+    ],
+    ids=["vector", "torch", "pandas", "lists", "gradient"],
+)
+def test_arrays_tensors_and_frames_give_the_same_number(as_given: object, y_as_given: object):
+    x, y = tasks.gaussian_dense(2, 1).sample(200, seed=0)
+
+    assert estimate(as_given(x), y_as_given(y), "gaussian") == estimate(x, y, "gaussian")
+
+
+GOOD = np.random.default_rng(0).normal(size=(60, 2))
+BAD = {
+    "lengths": ((GOOD, GOOD[:55]), ValueError, "equally many rows, got x with 60 and y with 55; row i of both"),
+    "nan": ((np.where(GOOD > 2, np.nan, GOOD), GOOD), ValueError, r"x must be finite, got NaN or Inf in \d+ of 60 rows, first in row \d+; drop or fill"),
+    "few": ((GOOD[:49], GOOD[:49]), ValueError, "at least 50 rows must be given, got 49"),
+    "text": ((np.array([["a", "b"]] * 60), GOOD), TypeError, "x must be numeric, got <U1; encode text"),
+    "text_column": ((pd.DataFrame({"a": range(60), "name": ["q"] * 60}), GOOD), TypeError, "x must have numeric columns, got text in 'name'; encode"),
+    "rank": ((GOOD[:, :, None], GOOD), ValueError, r"x must have shape \[N\] or \[N, d\], got \[60, 2, 1\]; flatten"),
+    "empty": ((GOOD[:, :0], GOOD), ValueError, r"x must have shape \[N\] or \[N, d\], got \[60, 0\]"),
+    "method": ((GOOD, GOOD, "ksgg"), ValueError, "method must be one of .* got 'ksgg'; did you mean 'ksg'"),
+    "given": ((GOOD, GOOD, "gaussian", GOOD[:50]), ValueError, "equally many rows, got x with 60 and y with 60 and given with 50"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_in_one_line(name: str):
+    arguments, error, message = BAD[name]
+    with pytest.raises(error, match=message) as caught:
+        estimate(*arguments)
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"critic": "deep"}, "critic must be one of"),
+        ({"folds": 0}, "folds must be a whole number >= 1 and <= 20, got 0"),
+        ({"method": "ksg", "k": 60}, "k must be a whole number >= 1 and <= 59, got 60"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        estimate(GOOD, GOOD + 1, **options)
+
+
+def test_odd_columns_are_named_and_do_no_harm():
+    x, y = PAIR.sample(600, seed=0)
+    plain = estimate(x, y, "gaussian")
+    odd = estimate(np.hstack([x, np.ones((600, 1)), x[:, :1]]), y, "gaussian")
+
+    assert odd.nats == pytest.approx(plain.nats)
+    assert "x has 1 constant column(s)" in odd.warnings[0]
+    assert "x has 1 duplicated column(s)" in odd.warnings[1]
+    assert inspect("y", np.round(y)).discrete
+    assert not inspect("y", y).discrete
+
+
+RNG = np.random.default_rng(5)
+NORMAL = RNG.normal(size=(120, 3))
+AWKWARD = {
+    "equal": (NORMAL, NORMAL),
+    "monotone_copies": (np.hstack([NORMAL, 2 * NORMAL[:, :1], -(NORMAL[:, 1:2] ** 3)]), NORMAL + RNG.normal(size=(120, 3))),
+    "linear_combinations": (np.hstack([NORMAL, NORMAL.sum(1, keepdims=True)]), NORMAL + RNG.normal(size=(120, 3))),
+    "cauchy": (RNG.standard_cauchy(size=(120, 2)) * 1e9, RNG.standard_cauchy(size=(120, 2)) * 1e-9),
+    "wide": (RNG.normal(size=(60, 40)), RNG.normal(size=(60, 30))),
+    "binary": (RNG.integers(2, size=(120, 2)), RNG.integers(2, size=(120, 2)).astype(bool)),
+    "wide_binary": (RNG.integers(2, size=(120, 12)), RNG.integers(2, size=(120, 12))),
+    "huge_offset": (NORMAL + 1e12, NORMAL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["auto", "gaussian", "student", "spiral", "ksg", "mixed_ksg", "infonce", "l1out"])
+@pytest.mark.parametrize("name", AWKWARD)
+def test_awkward_data_give_finite_numbers(name: str, method: str):
+    result = estimate(*AWKWARD[name], method, settings=FitSettings(steps=2, hidden=4))
+
+    assert math.isfinite(result.nats)
+    assert math.isfinite(result.standard_error)
+
+
+def test_monotone_copies_of_a_column_are_duplicates():
+    seen = inspect("x", AWKWARD["monotone_copies"][0])
+
+    assert seen.rows.shape == (120, 3)
+    assert "2 duplicated" in seen.warnings[0]
+
+
+def test_a_constant_variable_shares_nothing():
+    result = estimate(np.ones(100), GOOD.repeat(2, 0)[:100, 0] + np.arange(100))
+
+    assert result.nats == 0
+    assert "constant" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "options", "warning"),
+    [
+        (PAIR.sample(100, 0)[0], PAIR.sample(100, 0)[1], {"method": "gaussian"}, "100 rows are few for 2 . 2 columns"),
+        (np.round(PAIR.sample(600, 0)[0]), PAIR.sample(600, 0)[1], {"method": "ksg"}, "x has 2 discrete or tied"),
+        (PAIR.sample(600, 0)[0], PAIR.sample(600, 0)[0], {"method": "ksg"}, "a column in common"),
+        (*tasks.gaussian_with_mi(6, 6).sample(600, 0), {"method": "infonce", "settings": ANCHOR_ONLY}, "within 10 % of the method's ceiling of 4.79"),
+    ],
+    ids=["few", "discrete", "shared", "ceiling"],
+)  # fmt: skip
+def test_doubtful_estimates_come_with_a_warning(x: object, y: object, options: dict[str, object], warning: str):
+    assert any(re.search(warning, given) for given in estimate(x, y, **options).warnings)
+
+
+def test_conditional_densities_claim_only_what_they_can():
+    quick = FitSettings(steps=2, hidden=4)
+    kinds = {
+        task.name: estimate(*task.sample(300, seed=0), "ba", settings=quick).kind
+        for task in (tasks.gaussian_dense(3, 1), tasks.gaussian_dense(1, 3), PAIR, tasks.zero_inflated_poisson())
+    }
+
+    assert list(kinds.values()) == ["lower", "lower", "neither", "neither"]
+    for method in ("club", "l1out"):
+        result = estimate(*PAIR.sample(600, seed=0), method, settings=quick)
+        assert result.kind == "upper"
+        assert "only if the learned q(y | x) is right" in result.warnings[-1]
+
+
+def test_nothing_above_ln_n_is_called_a_lower_bound():
+    result = estimate(*tasks.gaussian_with_mi(12.0, dim=3).sample(600, seed=0), "dv", settings=ANCHOR_ONLY)
+
+    assert result.nats > math.log(120)
+    assert result.kind == "neither"
+    assert any("above ln N" in warning for warning in result.warnings)
+
+
+def test_more_rows_than_useful_are_drawn_from(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flatclr.mi.estimator.LARGEST_ROWS", 600)
+    x, y = PAIR.sample(900, seed=0)
+    drawn, all_rows = estimate(x, y, "ksg"), estimate(x, y, "gaussian")
+
+    assert drawn.limits.rows == 600
+    assert drawn.warnings == ("600 of 900 rows were drawn: more cost much and tell little.",)
+    assert all_rows.limits.rows == 900
+
+
+def test_a_result_turns_into_json_without_infinities():
+    result = estimate(*PAIR.sample(200, seed=0), "gaussian")
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+
+    assert isinstance(result, MIEstimate)
+    assert plain["ceiling_nats"] is None
+    assert plain["limits"]["distribution_free_nats"] == pytest.approx(math.log(200))
+
+
+def test_without_the_extra_the_package_imports_and_says_what_to_install():
+    code = """
+import sys
+for name in ("scipy", "pandas", "matplotlib", "sklearn"):
+    sys.modules[name] = None
+import flatclr
+print(flatclr.mi.tasks.student(1, 1, 1).mi_nats)
+try:
+    flatclr.mi.estimate([0.0] * 60, [1.0] * 60)
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == [
+        str(tasks.student(1, 1, 1).mi_nats),
+        'flatclr.mi needs scipy, got no such module; pip install "flatclr[mi]".',
+    ]
