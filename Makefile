@@ -21,7 +21,7 @@ demo: $(STAMP) ## show what a small batch hides, then train on real images; unde
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run the test suite
-	$(BIN)/python -m pytest -m "not slow and not gpu and not browser"
+	$(BIN)/python -m pytest -m "not slow and not gpu and not browser" --numprocesses 2 --dist loadfile
 
 test-slow: $(STAMP) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow

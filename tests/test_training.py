@@ -48,7 +48,7 @@ def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 def test_a_run_directory_says_what_happened(tmp_path: Path) -> None:
-    result = train(config(tmp_path / "run", 10, eval_every=5))
+    result = train(config(tmp_path / "run", 10, eval_every=5, log_every=5))
     run = RunDirectory.open(result.path)
     assert TrainConfig.from_dict(run.config()).steps == 10
     assert json.loads((result.path / "environment.json").read_text())["torch"] == torch.__version__
@@ -111,17 +111,25 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, tmp
     assert steps == list(range(1, 13))  # nothing twice, nothing missing
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed_and_says_so(tmp_path: Path) -> None:
-    run = train(config(tmp_path / "run", 4)).path
+def test_a_run_killed_before_its_first_checkpoint_starts_again_from_its_seed(tmp_path: Path) -> None:
+    run = train(config(tmp_path / "run", 8, eval_start=True)).path
+    whole, rows = weights(run), RunDirectory.open(run).metrics()
     for file in (run / "checkpoint").iterdir():
         file.unlink()
-    with pytest.raises(FileNotFoundError, match=r"must hold a whole checkpoint, got none; start the run again"):
-        train(TrainConfig(), resume=run)
+    train(TrainConfig(), resume=run)
+    assert_same(weights(run), whole)
+    again = RunDirectory.open(run).metrics()
+    assert [(row["kind"], row["step"]) for row in again] == [(row["kind"], row["step"]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 steps without a break."""
+    return train(config(tmp_path_factory.mktemp("whole") / "run", 200)).path
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.15, 0.4])
-def test_a_killed_run_resumes_to_the_same_weights(wait: float, tmp_path: Path) -> None:
-    whole = train(config(tmp_path / "whole", 200)).path
+def test_a_killed_run_resumes_to_the_same_weights(wait: float, whole_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = worker(run, 200)
     until = time.monotonic() + 60
@@ -135,7 +143,7 @@ def test_a_killed_run_resumes_to_the_same_weights(wait: float, tmp_path: Path) -
     resumed = worker(run, 200, "--resume")
     _, errors = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, errors
-    assert_same(weights(run), weights(whole))
+    assert_same(weights(run), weights(whole_run))
 
 
 @pytest.mark.parametrize("renamed", [0, 1])
@@ -211,7 +219,7 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(
         save(contents)
 
     monkeypatch.setattr(checkpoint, "replace_files", full_after_the_first)
-    with pytest.raises(TrainingStoppedError, match=r"No space left on device; the last one is intact"):
+    with pytest.raises(TrainingStoppedError, match=r"No space left on device; the last checkpoint is intact"):
         train(config(tmp_path / "run", 12))
     assert checkpoint.load_checkpoint(tmp_path / "run" / "checkpoint").step == 4
 
@@ -359,7 +367,7 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["kind"] == "start"
-    assert events[-1]["kind"] == "end"
+    assert [event["kind"] for event in events[-2:]] == ["end", "report"]
     assert (tmp_path / "run" / "encoder.safetensors").exists()
     again = run_cli("train", "--resume", "run", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
@@ -375,6 +383,13 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
         (("--recipe", "cifar"), "recipe must be one of"),
         (("--set", "nonsense"), "--set must be NAME=VALUE"),
         (("--temperature", "-1"), "temperature must be a finite number > 0"),
+        (("--temperature", "0.1", "--ess-target", "0.2"), "only one of --temperature and --ess-target"),
+        (("--batch-size", "2"), "target must be > 1/2 = 0.5"),
+        (("--ess-target", "0:0.5,1:0.01", "--batch-size", "8"), "target must be > 1/14"),
+        (("--device", "gpu"), "device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got 'gpu'"),
+        (("--set", "views={"), "--set views must have a YAML value"),
+        (("--set", "views=3"), "views must be named values, got 3"),
+        (("--out", "/dev/null/x"), "Not a directory"),
     ],
 )
 def test_bad_input_on_the_command_line_is_one_line_and_exit_code_2(

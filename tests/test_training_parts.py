@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +18,13 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.data.sources import Dataset, PairedArrays
 from flatclr.models.saving import load_encoder
+from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
 from flatclr.training import memory
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
-from flatclr.training.networks import TwoTowers
+from flatclr.training.networks import TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 
@@ -65,14 +68,76 @@ def test_micro_batches_replay_the_dropout_of_their_first_pass(tmp_path: Path) ->
     assert not torch.equal(seen[-1] == 0, seen[-2] == 0)
 
 
-def test_running_statistics_are_updated_once_per_micro_batch_and_the_run_says_so(tmp_path: Path) -> None:
+def test_running_statistics_are_updated_once_a_step_and_the_run_says_so(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
     settings = {"encoder_options": {"norm": "batch", "width": 8}, "micro_batch": 4}
     result = train(config(tmp_path / "run", 3, **settings), on_event=[lambda _, row: heard.append(row)])
     counted = load_checkpoint(result.path / "checkpoint").state["train_step"]["network"]
-    updates = {v.item() for name, v in counted.items() if name.endswith("num_batches_tracked")}
-    assert updates == {3 * 2}  # two micro-batches a step, though each passes twice
+    assert {v.item() for name, v in counted.items() if name.endswith("num_batches_tracked")} == {3}
     assert any("batch normalisation goes by micro-batches" in row.get("message", "") for row in heard)
+
+
+def test_micro_batches_move_running_statistics_as_far_as_one_batch() -> None:
+    norm = nn.BatchNorm1d(2, momentum=0.1)
+    rows = torch.full((4, 2), 3.0) + torch.tensor([[-1.0], [1.0], [-1.0], [1.0]])  # each half has mean 3
+    with one_update_of_running_statistics(norm, parts=2):
+        for part in rows.split(2):
+            norm(part)
+    torch.testing.assert_close(norm.running_mean, torch.full((2,), 0.1 * 3))
+    assert (norm.momentum, norm.num_batches_tracked.item()) == (0.1, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_a_bad_step_leaves_running_statistics_and_beta_as_they_were(tmp_path: Path, micro_batch: int | None) -> None:
+    options = {"encoder_options": {"norm": "batch", "width": 8}, "micro_batch": micro_batch}
+    trainer = Trainer(config(tmp_path, 3, **options), None)
+    step, (images,) = next(trainer.loader.steps(0, 1))
+    trainer.train_step((images,), step)
+    modules = (trainer.train_step.bare_network, trainer.train_step.objective)
+    floats = [b for module in modules for b in module.buffers() if b.dtype == torch.float32]
+    before = [b.clone() for b in floats]
+    broken = images.float() / 255
+    broken[0] = torch.inf
+    trainer.train_step((broken,), step + 1)
+    assert int(trainer.train_step.bad_steps) == 1
+    assert all(torch.equal(a, b) for a, b in zip(floats, before, strict=True))
+    trainer.evaluate()
+
+
+def test_a_skipped_first_step_of_captured_sgd_leaves_momentum_at_zero() -> None:
+    layer = nn.Linear(3, 2)
+    optimizer = build_optimizer("sgd", layer, learning_rate=0.1, weight_decay=0.0, capturable=True)
+    before = layer.weight.detach().clone()
+    for found in (1.0, 0.0):
+        layer.weight.grad, layer.bias.grad = torch.zeros_like(layer.weight), torch.zeros_like(layer.bias)
+        optimizer.found_inf = torch.tensor(found)  # type: ignore[attr-defined]
+        optimizer.step()
+    assert torch.equal(layer.weight, before)
+
+
+def test_the_probe_encodes_no_more_at_once_than_training_does(tmp_path: Path) -> None:
+    trainer = Trainer(config(tmp_path, 2, micro_batch=2), None)
+    sizes: list[int] = []
+    encoder = trainer.train_step.bare_network.encoders["encoder"]
+    encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    gradient_snr(trainer.train_step, trainer.loader, step=1)
+    assert set(sizes) == {2 * 2}  # both views
+
+
+def test_looking_at_gradients_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    trainer = Trainer(config(tmp_path, 2, negatives_per_anchor=3, ess_target=0.5), None)
+    state = torch.get_rng_state()
+    gradient_snr(trainer.train_step, trainer.loader, step=1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_bad_streak_is_remembered_after_a_good_step(tmp_path: Path) -> None:
+    trainer = Trainer(config(tmp_path, 9), None)
+    step, (images,) = next(trainer.loader.steps(0, 1))
+    broken = torch.full_like(images.float(), torch.nan)
+    for batch in (broken, broken, images):
+        trainer.train_step((batch,), step)
+    assert (int(trainer.train_step.bad_in_a_row), int(trainer.train_step.longest_bad)) == (0, 2)
 
 
 @pytest.mark.distributed
@@ -146,7 +211,7 @@ def test_a_probed_gradient_is_the_one_training_would_use(tmp_path: Path) -> None
     step, batch = next(trainer.loader.steps(0, 1))
     probed = trainer.train_step.probe_gradient(batch, key=step)
     trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
-    gradient = trainer.train_step.bare_network.probed.grad
+    gradient = trainer.train_step.bare_network.last_layer.weight.grad
     assert gradient is not None
     torch.testing.assert_close(probed, gradient.flatten())
 
@@ -253,6 +318,23 @@ def test_wandb_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wandb must be installed"):
         train(config(tmp_path / "run", 2, wandb="project"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_while_metrics_are_written_stops_the_run_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RunDirectory, "append_metrics", full)
+    with pytest.raises(TrainingStoppedError, match="the metrics must be writable, got No space left on device"):
+        train(config(tmp_path / "run", 8))
+
+
+def test_a_run_with_an_encoder_of_the_users_own_says_so_when_resumed_without_it(tmp_path: Path) -> None:
+    run = train(config(tmp_path / "run", 4, encoder_options={}), encoder=Pooled()).path
+    with pytest.raises(ValueError, match="the run trained an encoder of your own, got none"):
+        train(TrainConfig(), resume=run)
 
 
 def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def config(out: Path, steps: int, **settings: object) -> TrainConfig:
         batch_size=8,
         steps=steps,
         warmup_epochs=0.01,
-        log_every=5,
+        log_every=20,
         eval_every=10_000,
         eval_start=False,
         eval_samples=500,

@@ -134,7 +134,12 @@ def build_optimizer(
     if name == "lars":
         return LARS(groups, rate, momentum=momentum)
     if name == "sgd":
-        return torch.optim.SGD(groups, rate, momentum=momentum, fused=fused)
+        optimizer = torch.optim.SGD(groups, rate, momentum=momentum, fused=fused)
+        if capturable and momentum:
+            # from zero, as it starts anyway: a skipped first step would leave what PyTorch allocated but never wrote
+            for parameter in decayed + plain:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
     return torch.optim.AdamW(groups, rate, betas=betas, fused=fused, capturable=capturable)
 
 

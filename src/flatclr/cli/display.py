@@ -73,8 +73,8 @@ class LiveDisplay:
             case "warning":
                 self.console.print(row["message"], style="yellow")
             case "end":
-                assert trainer.run is not None
-                self.console.print(f"encoder: {trainer.run.path / 'encoder.safetensors'}")
+                for path in row["encoders"]:
+                    self.console.print(f"encoder: {path}")
 
     def report(self, path: Path) -> None:
         self.console.print(f"report: {path}")

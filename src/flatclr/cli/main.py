@@ -36,7 +36,7 @@ def main() -> None:
     """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1."""
     try:
         app()
-    except (ValueError, TypeError, FileNotFoundError, FileExistsError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"flatclr: {error}", file=sys.stderr)
         sys.exit(2)
     except TrainingStoppedError as error:

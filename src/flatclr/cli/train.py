@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -65,6 +66,10 @@ def train_command(
         return
     if ess_target is not None:
         given["ess_target"] = _targets(ess_target)
+    for one, other in (("temperature", "ess_target"), ("steps", "epochs")):
+        if one in given and other in given:
+            flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
+            raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
     given |= dict(_parsed(text) for text in setting or [])
     if resume is not None and given:
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
@@ -102,4 +107,11 @@ def _parsed(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
-    return name.strip().replace("-", "_"), yaml.safe_load(value)
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--set {name} must have a YAML value, got {value!r}; say --set 'views={{}}'.") from error
+    if isinstance(parsed, str):
+        with suppress(ValueError):
+            parsed = float(parsed)  # YAML 1.1 takes 1e-4 for text
+    return name.strip().replace("-", "_"), parsed

@@ -68,6 +68,14 @@ def _epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(samples, generator=seeded_generator(seed, "order", epoch))
 
 
+def _fits(tensors: Batch, device: torch.device) -> bool:
+    """Half of what is free on a GPU at most: the encoder needs the rest."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return sum(tensor.nbytes for tensor in tensors) <= free // 2
+
+
 class Loader:
     """This rank's part of every batch: indexed on the device where the data is in memory, else read ahead by a thread.
 
@@ -79,7 +87,9 @@ class Loader:
     ) -> None:
         self.source, self.plan, self.own, self.device, self.read_ahead = source, plan, own, device, read_ahead
         in_memory: Batch | None = getattr(source, "in_memory", None)
-        self.resident = None if in_memory is None else tuple(part.to(device) for part in in_memory)
+        self.resident: Batch | None = None
+        if in_memory is not None and _fits(in_memory, device):
+            self.resident = tuple(part.to(device) for part in in_memory)
 
     def rows(self, index: Tensor) -> Batch:
         """These samples, on the device."""

@@ -85,11 +85,13 @@ class EssControl(nn.Module):
     def collapsed(self) -> bool:
         return bool(self._collapsed)
 
-    def require_reachable(self, negatives: int) -> None:
-        if self._target <= 1 / negatives:
+    def require_reachable(self, negatives: int, target: float | None = None) -> None:
+        """Refuse the target in use, or one that is to come."""
+        wanted = self._target if target is None else target
+        if wanted <= 1 / negatives:
             raise ValueError(
                 f"target must be > 1/{negatives} = {1 / negatives:.3g}, the smallest ESS {negatives} negatives have, "
-                f"got {self._target:g}; raise the target or use more negatives."
+                f"got {wanted:g}; raise the target or use more negatives."
             )
 
     @torch.no_grad()

@@ -92,7 +92,8 @@ def report_page(run: RunDirectory) -> str:
 
 def _summary(run: RunDirectory, config: Mapping[str, Any], rows: Rows) -> str:
     steps = max((row.get("step", 0) for row in rows), default=0)
-    state = "finished" if (run.path / "encoder.safetensors").exists() else "not finished: there is no encoder file yet"
+    encoders = list(run.path.glob("encoder.safetensors")) + list(run.path.glob("encoder_*/encoder.safetensors"))
+    state = "finished" if encoders else "not finished: there is no encoder file yet"
     return f"{config.get('objective')}, batch {config.get('batch_size')}, {steps:,} steps, {state}"
 
 

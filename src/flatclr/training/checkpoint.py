@@ -42,6 +42,11 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     return path
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """Whether there is any, whole or damaged."""
+    return bool(_steps(folder))
+
+
 def load_checkpoint(folder: Path, *, map_location: str | torch.device = "cpu") -> Loaded:
     """The newest whole checkpoint; damaged newer ones are named in `passed_over`."""
     passed_over: list[str] = []

@@ -52,7 +52,7 @@ class TrainConfig:
     clip_norm: float | None = None
     precision: str = "fp32"
     max_bad_steps: int = 20  # non-finite steps in a row before the run stops
-    graph: bool = True  # capture the step in a CUDA graph where that is possible
+    graph: bool | None = None  # capture the step in a CUDA graph; None: where it is known to work
 
     seed: int = 0
     device: str = "auto"
@@ -88,6 +88,12 @@ class TrainConfig:
                 require_count(name, getattr(self, name), advice="pass a larger whole number, or leave it out.")
         for name in ("epochs", "learning_rate", "checkpoint_minutes"):
             require_number(name, getattr(self, name), above=0)
+        for name in ("views", "encoder_options", "objective_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise TypeError(f"{name} must be named values, got {getattr(self, name)!r}; for example {{width: 64}}.")
+        for name in ("eval_start", "graph"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}; pass one of these.")
         for name in ("weight_decay", "warmup_epochs", "queue"):
             require_number(name, getattr(self, name), above=-1e-12, advice="pass 0 or more.")
         if self.temperature is not None:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatclr.training.networks import frozen_running_statistics
+from flatclr.training.networks import frozen_running_statistics, one_update_of_running_statistics
 
-Embed = Callable[[slice], tuple[Tensor, Tensor]]
+Embed = Callable[[slice], tuple[Tensor, ...]]  # view a, and view b where it needs a gradient too
 RandomState = tuple[Tensor, Tensor | None]
 
 
@@ -32,14 +32,13 @@ def micro_batches(rows: int, at_once: int | None) -> list[slice]:
 
 @dataclass(frozen=True)
 class CachedEmbeddings:
-    """Both views' embeddings of a whole batch, as leaves, and what it takes to carry their gradients back."""
+    """Embeddings of a whole batch, as leaves, and what it takes to carry their gradients back."""
 
     network: nn.Module  # perhaps inside DistributedDataParallel
     embed: Embed
     parts: Sequence[slice]
     random_states: Sequence[RandomState]
-    z_a: Tensor
-    z_b: Tensor
+    embeddings: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, network: nn.Module, embed: Embed, parts: Sequence[slice]) -> CachedEmbeddings:
@@ -50,18 +49,21 @@ class CachedEmbeddings:
             for rows in parts:
                 random_states.append(_random_state(device))
                 encoded.append(embed(rows))
-        z_a, z_b = (torch.cat(view).requires_grad_() for view in zip(*encoded, strict=True))
-        return cls(network, embed, parts, random_states, z_a, z_b)
+        embeddings = tuple(torch.cat(view).requires_grad_() for view in zip(*encoded, strict=True))
+        return cls(network, embed, parts, random_states, embeddings)
 
     def carry_back(self) -> None:
         """After the loss went backward: add every part's share to the parameters. Ranks meet in the last part only."""
-        device = self.z_a.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        device = self.embeddings[0].device
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            one_update_of_running_statistics(self.network, len(self.parts)),
+        ):
             for rows, state in zip(self.parts, self.random_states, strict=True):
                 with nullcontext() if rows is self.parts[-1] else _on_its_own(self.network):
                     _set_random_state(state, device)  # the same dropout as in the first pass
-                    views = zip(self.embed(rows), (self.z_a.grad, self.z_b.grad), strict=True)
-                    reached = [(z, g[rows]) for z, g in views if z.requires_grad and g is not None]
+                    views = zip(self.embed(rows), self.embeddings, strict=True)
+                    reached = [(z, leaf.grad[rows]) for z, leaf in views if leaf.grad is not None]
                     torch.autograd.backward([z for z, _ in reached], [g for _, g in reached])
 
 

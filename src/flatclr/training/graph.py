@@ -69,23 +69,22 @@ class GraphedStep:
         """A few steps that leave no trace: libraries and allocators must be ready before a capture."""
         kept = [(tensor, tensor.clone()) for tensor in _state(self.train_step)]
         known = {tensor.data_ptr() for tensor, _ in kept}
-        random_state = torch.cuda.get_rng_state(self.loader.device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARMUP_STEPS):
-                self._take()
-        torch.cuda.current_stream().wait_stream(side)
+        with torch.random.fork_rng([self.loader.device]):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARMUP_STEPS):
+                    self._take()
+            torch.cuda.current_stream().wait_stream(side)
         for tensor, before in kept:
             tensor.copy_(before)
         for tensor in _state(self.train_step):
             if tensor.data_ptr() not in known:
                 tensor.zero_()  # moments an optimizer made; it starts them from nothing
-        torch.cuda.set_rng_state(random_state, self.loader.device)
 
 
 def _state(train_step: TrainStep) -> Iterator[Tensor]:
-    yield from (train_step.bad_steps, train_step.bad_in_a_row)
+    yield from (train_step.bad_steps, train_step.bad_in_a_row, train_step.longest_bad)
     for module in (train_step.bare_network, train_step.objective):
         yield from (parameter.detach() for parameter in module.parameters())
         yield from module.buffers()

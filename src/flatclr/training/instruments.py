@@ -7,16 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatclr import diagnostics
+from flatclr import diagnostics, distributed
 from flatclr.data.loading import Loader, seeded_generator
+from flatclr.distributed import Ranks
 from flatclr.training.step import StepResult, TrainStep
 
 SNR_BATCHES = 8
 
 
-def step_metrics(result: StepResult, inverse_temperature: float | Tensor) -> dict[str, Any]:
-    """The gauges of one step as numbers; reading them waits for the device."""
-    stats, (z_a, z_b) = result.stats, result.embeddings
+def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks: Ranks) -> dict[str, Any]:
+    """The gauges of one step's global batch as numbers; reading them waits for the device."""
+    stats = result.stats
+    z_a, z_b = distributed.gather_views(torch.stack(result.embeddings), ranks)
     quantiles = torch.quantile(stats.ess.float(), torch.tensor([0.1, 0.5, 0.9], device=stats.ess.device)).tolist()
     return {
         "loss": result.loss.item(),
@@ -33,18 +35,15 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor) -> dic
 
 
 def gradient_snr(train_step: TrainStep, loader: Loader, step: int) -> float | None:
-    """Gradient signal-to-noise at the present weights, from eight batches of their own.
+    """Gradient signal-to-noise at the present weights, from eight batches drawn for it.
 
     Norm of the mean gradient over the root-mean-square deviation of the single ones from it, on the weight of the last
-    layer; None where the data has fewer samples than these batches need.
+    layer.
     """
-    plan = loader.plan
-    if plan.samples < SNR_BATCHES * plan.batch_size:
-        return None
-    order = torch.randperm(plan.samples, generator=seeded_generator(plan.seed, "snr", step))
-    gradients = []
-    for i, indices in enumerate(order[: SNR_BATCHES * plan.batch_size].split(plan.batch_size)):
-        gradients.append(train_step.probe_gradient(loader.rows(indices[loader.own]), f"snr {step} {i}"))
+    plan, gradients = loader.plan, []
+    for key in (f"snr {step} {i}" for i in range(SNR_BATCHES)):
+        drawn = torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key))[: plan.batch_size]
+        gradients.append(train_step.probe_gradient(loader.rows(drawn[loader.own]), key))
     return signal_to_noise(torch.stack(gradients))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,9 @@ class WandbLog:
     def __init__(self, project: str, path: Path, config: dict[str, Any]) -> None:
         import wandb
 
-        self.run = wandb.init(project=project, name=path.name, id=path.name, resume="allow", dir=path, config=config)
+        # another run of the same name is another run
+        identity = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+        self.run = wandb.init(project=project, name=path.name, id=identity, resume="allow", dir=path, config=config)
 
     def write(self, row: dict[str, Any]) -> None:
         self.run.log({f"{row['kind']}/{name}": value for name, value in scalars(row)}, step=row["step"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,8 @@ class Network(nn.Module):
         return {"encoder": self.encoder}
 
     @property
-    def probed(self) -> nn.Parameter:
-        """The weight whose gradients are looked at: that of the last layer."""
-        return last_weight(self.head)
+    def last_layer(self) -> nn.Linear:
+        return [module for module in self.head.modules() if isinstance(module, nn.Linear)][-1]
 
 
 class TwoTowers(nn.Module):
@@ -46,13 +46,8 @@ class TwoTowers(nn.Module):
         return {"encoder_x": self.tower_x.encoder, "encoder_y": self.tower_y.encoder}
 
     @property
-    def probed(self) -> nn.Parameter:
-        return self.tower_x.probed
-
-
-def last_weight(module: nn.Module) -> nn.Parameter:
-    """The last parameter that is no bias or gain."""
-    return [parameter for parameter in module.parameters() if parameter.dim() > 1][-1]
+    def last_layer(self) -> nn.Linear:
+        return self.tower_x.last_layer
 
 
 def features_of(encoder: nn.Module, example: Tensor) -> int:
@@ -78,7 +73,7 @@ def mixes_samples(network: nn.Module) -> bool:
 @contextmanager
 def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
     """Batch normalisation goes by the batch as in training, but its running statistics stay as they are."""
-    tracking = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) if m.track_running_stats]
+    tracking = _tracking(network)
     for module in tracking:
         module.track_running_stats = False
     try:
@@ -86,3 +81,24 @@ def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
     finally:
         for module in tracking:
             module.track_running_stats = True
+
+
+@contextmanager
+def one_update_of_running_statistics(network: nn.Module, parts: int) -> Iterator[None]:
+    """Several micro-batches move the running statistics as far as one batch would, and count as one."""
+    tracking = [m for m in _tracking(network) if m.momentum is not None]
+    momenta = [m.momentum for m in tracking]
+    counts = [m.num_batches_tracked + 1 for m in tracking if m.num_batches_tracked is not None]
+    for module in tracking:
+        module.momentum = 1 - (1 - module.momentum) ** (1 / parts)
+    try:
+        yield
+    finally:
+        for module, momentum in zip(tracking, momenta, strict=True):
+            module.momentum = momentum
+        for module, count in zip(tracking, counts, strict=False):
+            module.num_batches_tracked.copy_(count)
+
+
+def _tracking(network: nn.Module) -> list[Any]:
+    return [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flatclr.checks import checked_device
 from flatclr.data.sources import Dataset, FileImages, ImageSource, PairedArrays
-from flatclr.data.views import ViewConfig, grayscale_views, simclr_cifar_views
+from flatclr.data.views import ViewConfig, views_for
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
@@ -21,6 +23,7 @@ from flatclr.training.config import TrainConfig
 from flatclr.training.networks import Network, TwoTowers, features_of
 
 RESIDENT_BYTES = 4 * 2**30
+OWN = "own"  # in the config of a run whose encoder came from Python
 
 
 def build_objective(config: TrainConfig, *, paired: bool = False) -> Objective:
@@ -61,6 +64,8 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
                 "use the objectives in a loop of your own."
             )
         return TwoTowers(*(_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
+    if encoder is None and config.encoder == OWN:
+        raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
         encoder = _built(config, channels=data.channels, size=data.image_size, small=data.channels == 1)
     return _tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
@@ -108,7 +113,7 @@ def _images_or_rows(side: Tensor) -> Tensor:
 
 
 def build_views(config: TrainConfig, source: ImageSource) -> ViewConfig:
-    base = grayscale_views() if source.channels == 1 else simclr_cifar_views()
+    base = views_for(source.channels)
     unknown = set(config.views) - set(ViewConfig.__dataclass_fields__)
     if unknown:
         raise ValueError(
@@ -118,9 +123,14 @@ def build_views(config: TrainConfig, source: ImageSource) -> ViewConfig:
 
 
 def find_device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device of this process: under torchrun each has a GPU of its own."""
+    device = checked_device(name)
+    if device.type != "cuda":
+        return device
+    if name in ("auto", "cuda"):
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
 
 
 def output_path(config: TrainConfig, data: Dataset) -> Path:

@@ -16,7 +16,7 @@ from flatclr import diagnostics
 from flatclr.data.loading import seeded_generator
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
-from flatclr.evaluation.knn import knn_accuracy
+from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.sphere import unit_rows
 from flatclr.training.networks import Network, TwoTowers
@@ -51,7 +51,7 @@ class ImageQuality:
         if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
             test_features, test_labels = self.features(network.encoder, test)
             assert test_labels is not None
-            k = 200 if len(features) >= 20_000 else 20
+            k = neighbours_for(len(features))
             measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
         pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         images = self.source.batch(pool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,10 +16,13 @@ from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import unwrapped
 from flatclr.objectives import Objective
+from flatclr.pairs import PairSet
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
 from flatclr.training.inputs import Inputs, Views
 from flatclr.training.networks import Network, TwoTowers, frozen_running_statistics
 from flatclr.training.queue import EmbeddingQueue
+
+COUNTS = ("bad_steps", "bad_in_a_row")
 
 
 @dataclass
@@ -47,7 +51,9 @@ class TrainStep:
     def __post_init__(self) -> None:
         device = next(self.network.parameters()).device
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
-        self.bad_steps, self.bad_in_a_row = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        self.bad_steps, self.bad_in_a_row, self.longest_bad = (
+            torch.zeros((), dtype=torch.int64, device=device) for _ in range(3)
+        )
         # the host need not know whether a step is finite where the optimizer skips it by itself
         self.skips_on_device = (
             bool(self.optimizer.defaults.get("fused"))
@@ -58,18 +64,37 @@ class TrainStep:
         self.autocast_type = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
     def embed(self, network: nn.Module, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.autocast(view_a.device.type, dtype=self.autocast_type, enabled=self.autocast_type is not None):
+        with self._autocast(view_a):
             if self.keys is None:
                 z_a, z_b = network(view_a, view_b)
             else:
                 (z_a,), (z_b,) = network(view_a), self.keys(view_b)
         return z_a, z_b
 
+    def _autocast(self, like: Tensor) -> torch.autocast:
+        return torch.autocast(like.device.type, dtype=self.autocast_type, enabled=self.autocast_type is not None)
+
+    def _with_gradient(self, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, ...]:
+        """Embeddings that carry a gradient: of both views, or of view a where keys come from a momentum encoder."""
+        with self._autocast(view_a):
+            embedded: tuple[Tensor, ...] = self.network(*((view_a, view_b) if self.keys is None else (view_a,)))
+        return embedded
+
+    def _keys_of(self, views: Views, parts: list[slice]) -> Tensor:
+        assert self.keys is not None
+        encoded = []
+        for rows in parts:
+            _, view_b = views(rows)
+            with self._autocast(view_b):
+                encoded.append(self.keys(view_b)[0])
+        return torch.cat(encoded)
+
     def __call__(self, batch: Batch, step: int) -> StepResult:
         return self.take(self.inputs.draw(batch, step), len(batch[0]))
 
     def take(self, views: Views, samples: int) -> StepResult:
         """Backward and update. A step that is not finite changes nothing but the counts; on CUDA nothing waits."""
+        before = [_flat(self._guarded)] if self._guarded else []
         loss, stats, embeddings = self.backward(views, samples)
         self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -79,6 +104,10 @@ class TrainStep:
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         self.bad_steps.add_(~finite)
         self.bad_in_a_row.add_(1).mul_(~finite)
+        torch.maximum(self.longest_bad, self.bad_in_a_row, out=self.longest_bad)
+        for old in before:
+            kept = torch.where(finite, _flat(self._guarded), old)
+            torch._foreach_copy_(self._guarded, _like(kept, self._guarded))
         if self.skips_on_device:
             self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
             self.optimizer.step()
@@ -100,9 +129,9 @@ class TrainStep:
             loss, stats = self._loss(z_a, z_b)
             self.scaler.scale(loss).backward()
         else:
-            cached = CachedEmbeddings.of(self.network, lambda rows: self.embed(self.network, *views(rows)), parts)
-            z_a, z_b = cached.z_a, cached.z_b
-            loss, stats = self._loss(z_a, z_b if self.keys is None else z_b.detach())
+            cached = CachedEmbeddings.of(self.network, lambda rows: self._with_gradient(*views(rows)), parts)
+            z_a, z_b = cached.embeddings if self.keys is None else (*cached.embeddings, self._keys_of(views, parts))
+            loss, stats = self._loss(z_a, z_b)
             self.scaler.scale(loss).backward()
             cached.carry_back()
         return loss.detach(), stats, (z_a.detach(), z_b.detach())
@@ -111,18 +140,50 @@ class TrainStep:
         negatives = None if self.queue is None else self.queue.rows.to(z_a.dtype)
         return self.objective.with_stats(z_a, z_b, negatives=negatives)
 
+    def negatives(self, samples: int, d: int) -> int:
+        """Per anchor, for batches of this rank with so many samples."""
+        like = next(self.network.parameters())
+        z = torch.zeros(2, samples, d, device=like.device)
+        queue = None if self.queue is None else self.queue.rows
+        return PairSet.of(z[0], z[1], negatives=queue, **self.objective.options).negatives
+
     def probe_gradient(self, batch: Batch, key: str) -> Tensor:
         """The gradient of one batch in one weight, flat; changes nothing. No pass goes back through the encoder."""
-        network, was_training = self.bare_network, self.objective.training
-        rows = slice(0, len(batch[0]))
+        network, device, was_training = self.bare_network, batch[0].device, self.objective.training
         self.objective.eval()  # the ESS controller is not to see these batches
         try:
-            with frozen_running_statistics(network):
-                loss, _ = self._loss(*self.embed(network, *self.inputs.draw(batch, key)(rows)))
-            (gradient,) = torch.autograd.grad(loss, [network.probed])
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                z_a, z_b = self._embed_through_last_layer(network, self.inputs.draw(batch, key), len(batch[0]))
+                loss, _ = self._loss(z_a, z_b)
+            (gradient,) = torch.autograd.grad(loss, [network.last_layer.weight])
         finally:
             self.objective.train(was_training)
         return distributed.average_over_ranks(gradient.float().flatten(), self.ranks)
+
+    def _embed_through_last_layer(
+        self, network: Network | TwoTowers, views: Views, samples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Embeddings with a graph through the last layer alone, encoded in micro-batches as training does."""
+        seen: list[Tensor] = []
+        hook = network.last_layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        encoded = []
+        try:
+            for rows in micro_batches(samples, self.micro_batch):
+                with torch.no_grad(), frozen_running_statistics(network):
+                    plain = self.embed(network, *views(rows))
+                with self._autocast(plain[0]):
+                    again = network.last_layer.forward(seen.pop()).split(len(plain[0]))
+                encoded.append((*again, *plain[len(again) :]))  # what the last layer did not make stays as it is
+        finally:
+            hook.remove()
+        z_a, z_b = (torch.cat(view) for view in zip(*encoded, strict=True))
+        return z_a, z_b
+
+    @cached_property
+    def _guarded(self) -> list[Tensor]:
+        """Running statistics and the controller's state: what a forward pass changes though the step is skipped."""
+        modules = (self.bare_network, self.objective)
+        return [b for module in modules for b in module.buffers() if b.dtype == torch.float32]
 
     @property
     def bare_network(self) -> Network | TwoTowers:
@@ -140,11 +201,21 @@ class TrainStep:
         return parts | {n: p for n, p in (("keys", self.keys), ("queue", self.queue)) if p is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        counts = {"bad_steps": int(self.bad_steps), "bad_in_a_row": int(self.bad_in_a_row)}
+        counts = {name: int(getattr(self, name)) for name in COUNTS}
         return {**counts, **{name: part.state_dict() for name, part in self._parts().items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.bad_steps.fill_(state["bad_steps"])
-        self.bad_in_a_row.fill_(state["bad_in_a_row"])
+        for name in COUNTS:
+            getattr(self, name).fill_(state[name])
+        self.longest_bad.copy_(self.bad_in_a_row)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def _like(flat: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from flatclr.data.loading import Batch, BatchPlan, Loader
 from flatclr.data.sources import Dataset, PairedArrays, open_dataset
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
-from flatclr.models.encoders import Normalisation
+from flatclr.models.encoders import AdaptedEncoder, Encoder, Normalisation
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import save_encoder
 from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_rate, warmup_cosine
 from flatclr.runs import RunDirectory
-from flatclr.training.checkpoint import load_checkpoint, save_checkpoint
+from flatclr.training.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.graph import GraphedStep, why_not_graphed
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
@@ -33,6 +33,7 @@ from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog, require_w
 from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
 from flatclr.training.networks import mixes_samples
 from flatclr.training.parts import (
+    OWN,
     build_network,
     build_objective,
     build_views,
@@ -78,8 +79,11 @@ class Trainer:
             require_wandb()
         self.ranks = ranks_sharing_a_batch(gather=True)
         self.device = find_device(config.device)
-        self.data = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
-        self.source = trainable(self.data.train, workers=config.workers)
+        opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
+        self.original = opened.train
+        self.source = trainable(opened.train, workers=config.workers)
+        test = None if opened.test is None else trainable(opened.test, workers=config.workers)
+        self.data = replace(opened, train=self.source, test=test)
         if config.batch_size % self.ranks.size:
             raise ValueError(
                 f"batch_size must be a multiple of the {self.ranks.size} processes, got {config.batch_size}; "
@@ -95,22 +99,35 @@ class Trainer:
         inputs, self.quality = self._build_inputs()
         torch.manual_seed(config.seed)
         self.train_step = self._build_step(inputs, encoder)
-        self.step = 0
+        self._require_reachable_targets()
+        self.step, self.alarms_seen = 0, {"beta_clamped": 0, "collapsed": 0}
         self.last_evaluation: dict[str, Any] = {}
 
     @cached_property
     def fingerprint(self) -> str:
         """Of the data, so that a resumed run sees the same."""
-        return self.data.train.fingerprint()
+        return self.original.fingerprint()
+
+    def _require_reachable_targets(self) -> None:
+        """Every target of the schedule, before any work starts."""
+        control = getattr(self.train_step.objective.scale, "control", None)
+        if control is not None:
+            negatives = self.train_step.negatives(self.config.batch_size // self.ranks.size, self.config.embedding)
+            for _, target in self.config.ess_targets:
+                control.require_reachable(negatives, target)
+
+    @property
+    def is_own_network(self) -> bool:
+        """Whether every encoder is one that `build_encoder` makes itself."""
+        encoders = self.train_step.bare_network.encoders.values()
+        return all(isinstance(e, Encoder) and not isinstance(e, AdaptedEncoder) for e in encoders)
 
     def _build_inputs(self) -> tuple[Inputs, Quality]:
         config = self.config
         common = (config.batch_size, config.eval_samples, config.seed, self.device)
         if isinstance(self.source, PairedArrays):
-            held_out = self.data.test if isinstance(self.data.test, PairedArrays) else self.data.train
-            side_by_side = trainable(held_out, workers=None)
-            assert isinstance(side_by_side, PairedArrays)
-            return PairedInputs(), PairQuality(side_by_side, *common)
+            held_out = self.data.test if isinstance(self.data.test, PairedArrays) else self.source
+            return PairedInputs(), PairQuality(held_out, *common)
         views = build_views(config, self.source)
         if views.mean is not None:
             self.normalisation = Normalisation(views.mean, views.std or ())
@@ -119,6 +136,10 @@ class Trainer:
 
     def _build_step(self, inputs: Inputs, encoder: nn.Module | None) -> TrainStep:
         config = self.config
+        if config.momentum is not None and isinstance(self.source, PairedArrays):
+            raise ValueError(
+                f"momentum must be None for paired data, got {config.momentum}; each side has an encoder of its own."
+            )
         network: nn.Module = build_network(config, self.source, encoder).to(self.device)
         if self.device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -168,7 +189,7 @@ class Trainer:
             if logging or self.device.type == "cpu":  # elsewhere a look waits for the device
                 self._stop_if_bad(result.loss)
             if logging:
-                row = step_metrics(result, self.train_step.objective.inverse_temperature)
+                row = step_metrics(result, self.train_step.objective.inverse_temperature, self.ranks)
                 images = (self.step - last_log_step) * self.config.batch_size
                 row |= {
                     "learning_rate": self.base_rate * rate,
@@ -205,8 +226,10 @@ class Trainer:
     def _stepper(self) -> Callable[[int], StepResult]:
         """The captured step where there can be one, else the eager one."""
         batches = self.loader.steps(self.step, self.total_steps)
-        if self.device.type == "cuda" and self.config.graph:
+        if self.device.type == "cuda" and self.config.graph is not False:
             reason = why_not_graphed(self.train_step, self.loader)
+            if reason is None and self.config.graph is None and not self.is_own_network:
+                reason = "the encoder is not one of this package; --graph tries it nevertheless"
             if reason is None:
                 return self._fitting(lambda: GraphedStep(self.train_step, self.loader), lambda: next(batches)[1])
             self._emit("warning", {"step": self.step, "message": f"steps are not captured in a CUDA graph: {reason}."})
@@ -224,13 +247,20 @@ class Trainer:
                 raise
         # outside the handler: a traceback keeps the tensors of the failed step alive
         batch = a_batch()
-        fits = micro_batch_that_fits(self.train_step, batch, self.step)
-        advice = f"--micro-batch {fits} fits" if fits else "not even a micro-batch of 1 fits; use a smaller encoder"
+        if self.ranks.size > 1:
+            # to try would need all ranks, and only this one is out of memory
+            advice = f"try --micro-batch {max(1, (self.train_step.micro_batch or len(batch[0])) // 2)}"
+        else:
+            fits = micro_batch_that_fits(self.train_step, batch, self.step)
+            advice = f"--micro-batch {fits} fits" if fits else "not even a micro-batch of 1 fits; use a smaller encoder"
         raise TrainingStoppedError(
             f"a batch of {len(batch[0])} samples must fit into the memory of {self.device}, got too little; {advice}."
         )
 
     def _say_what_to_know(self) -> None:
+        skipped = len(getattr(self.original, "skipped", ()))
+        if skipped:
+            self._emit("warning", {"step": self.step, "message": f"{skipped} images are unreadable and left out."})
         if self.config.micro_batch is not None and mixes_samples(self.train_step.network):
             message = (
                 "batch normalisation goes by micro-batches, so the gradient is not exactly that of the whole batch; "
@@ -259,18 +289,20 @@ class Trainer:
         }
         if self.device.type == "cuda":
             state["cuda_random_state"] = torch.cuda.get_rng_state(self.device)
-        try:
+        with self._writing("checkpoint"):
             save_checkpoint(self.run.checkpoints, self.step, state)
-        except OSError as error:
-            raise TrainingStoppedError(
-                f"the checkpoint must be writable, got {error.strerror or error}; the last one is intact: free space "
-                f"or restore permission, then --resume {self.run.path}."
-            ) from error
         self._emit("checkpoint", {"step": self.step})
 
     def restore(self) -> tuple[str, ...]:
-        """Load the newest whole checkpoint; returns what was passed over to find it."""
+        """Load the newest whole checkpoint; returns what was passed over to find it.
+
+        A run that was killed before its first one starts again from its seed.
+        """
         assert self.run is not None
+        if not has_checkpoints(self.run.checkpoints):
+            if self.ranks.rank == 0:
+                self.run.drop_metrics_after(-1)
+            return ()
         loaded = load_checkpoint(self.run.checkpoints, map_location=self.device)
         state = loaded.state
         if state["data"] != self.fingerprint:
@@ -288,24 +320,42 @@ class Trainer:
         return loaded.passed_over
 
     def _alarms(self) -> dict[str, bool]:
+        """Whether the controller met a clamp, or a collapse, since the last look."""
         control = getattr(self.train_step.objective.scale, "control", None)
-        return {} if control is None else {"beta_clamped": control.clamped, "collapsed": control.collapsed}
+        if control is None:
+            return {}
+        seen = {"beta_clamped": int(control.clamped_steps), "collapsed": int(control.collapsed_steps)}
+        rung = {name: count > self.alarms_seen[name] for name, count in seen.items()}
+        self.alarms_seen = seen
+        return rung
 
     def _stop_if_bad(self, loss: Tensor) -> None:
-        bad_in_a_row = int(self.train_step.bad_in_a_row)
-        if bad_in_a_row >= self.config.max_bad_steps:
+        longest_bad = int(self.train_step.longest_bad)
+        if longest_bad >= self.config.max_bad_steps:
             raise TrainingStoppedError(
-                f"losses and gradients must be finite, got {bad_in_a_row} bad steps in a row at step {self.step} "
+                f"losses and gradients must be finite, got {longest_bad} bad steps in a row at step {self.step} "
                 f"(loss {loss.item():g}); lower the learning rate, set clip_norm, or use precision fp32 or bf16."
             )
 
     def _record(self, kind: str, row: dict[str, Any]) -> None:
         row = {"step": self.step, "epoch": self.step / self.steps_per_epoch, "kind": kind, **row}
-        if self.run is not None and self.ranks.rank == 0:
-            self.run.append_metrics({k: _finite_or_text(v) for k, v in row.items()})
-        for logger in self.loggers:
-            logger.write(row)
+        with self._writing("metrics"):
+            if self.run is not None and self.ranks.rank == 0:
+                self.run.append_metrics(_finite_or_text(row))
+            for logger in self.loggers:
+                logger.write(row)
         self._emit(kind, row)
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            assert self.run is not None
+            raise TrainingStoppedError(
+                f"the {what} must be writable, got {error.strerror or error}; the last checkpoint is intact: free "
+                f"space or restore permission, then --resume {self.run.path}."
+            ) from error
 
     @contextmanager
     def logging(self) -> Iterator[None]:
@@ -322,7 +372,7 @@ class Trainer:
 
     def _emit(self, kind: str, row: dict[str, Any]) -> None:
         for event in self.on_event if self.ranks.rank == 0 else ():
-            event(self, {"kind": kind, **row})
+            event(self, _finite_or_text({"kind": kind, **row}))
 
     def _finish(self) -> None:
         if self.run is None or self.ranks.rank != 0:
@@ -337,11 +387,13 @@ class Trainer:
             "seed": self.config.seed,
             "measured": self.last_evaluation,
         }
-        encoders = self.train_step.bare_network.encoders
+        encoders, saved = self.train_step.bare_network.encoders, []
         for name, encoder in encoders.items():
             folder = self.run.path if len(encoders) == 1 else self.run.path / name
-            save_encoder(folder, encoder, description=description, normalisation=self.normalisation)
-        self._emit("end", {"step": self.step, **self.last_evaluation})
+            with self._writing("encoder"):
+                path = save_encoder(folder, encoder, description=description, normalisation=self.normalisation)
+            saved.append(str(path))
+        self._emit("end", {"step": self.step, "encoders": saved, **self.last_evaluation})
 
 
 def train(
@@ -366,6 +418,8 @@ def train(
         for problem in trainer.restore():
             trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
     else:
+        if encoder is not None:
+            config = config.changed(encoder=OWN)
         # everything is checked before a directory is made
         trainer = Trainer(config, None, data=data, encoder=encoder, on_event=on_event)
         if trainer.ranks.rank == 0:
@@ -380,7 +434,7 @@ def process_group() -> Iterator[Ranks]:
     if "RANK" not in os.environ or dist.is_initialized():
         yield ranks_sharing_a_batch(gather=True)
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield ranks_sharing_a_batch(gather=True)
     finally:
@@ -388,4 +442,9 @@ def process_group() -> Iterator[Ranks]:
 
 
 def _finite_or_text(value: Any) -> Any:
+    """JSON knows no NaN."""
+    if isinstance(value, dict):
+        return {name: _finite_or_text(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite_or_text(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
