@@ -287,3 +287,21 @@ def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
     assert losses["triton"].dtype == torch.float32
     torch.testing.assert_close(losses["triton"], losses["torch"], rtol=1e-3, atol=1e-3)
     assert torch.autograd.grad(losses["triton"], weight)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "expected"),
+    [(2048, torch.bfloat16, "triton"), (256, torch.bfloat16, "torch"), (2048, torch.float32, "torch")],
+)
+def test_auto_takes_the_fused_kernels_for_large_half_precision_batches(
+    rows: int, dtype: torch.dtype, expected: str
+) -> None:
+    z_a, z_b = (torch.randn(rows, 16, device="cuda", dtype=dtype) for _ in range(2))
+    assert flatclr.PairSet.of(z_a, z_b).layout.backend == expected
+
+
+def test_auto_falls_back_for_a_phi_no_kernel_knows() -> None:
+    z_a, z_b = (torch.randn(1024, 16, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    square = flatclr.Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
+    auto, torch_only = (flatclr.pairwise_mean(z_a, z_b, phi=square, backend=b) for b in ("auto", "torch"))
+    torch.testing.assert_close(auto, torch_only)

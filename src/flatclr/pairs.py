@@ -26,7 +26,7 @@ from flatclr.pairing import ENTRIES_AT_ONCE, PAIRINGS, Layout, draw_negatives, l
 from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import unit_rows
 from flatclr.streaming import BACKENDS as STREAMING
-from flatclr.streaming import hardest_candidates, kernels_of, reduce_streamed
+from flatclr.streaming import hardest_candidates, kernels_of, prefers_fused, reduce_streamed
 
 BACKENDS = ("auto", *STREAMING)
 LARGEST_KEPT = 2**20  # scores, one tile
@@ -41,6 +41,7 @@ class PairSet:
     queue: Tensor | None  # [M, d], ready
     drawn_Ak: Tensor | None  # rows of (view a, view b, queue)
     layout: Layout
+    backend_is_free: bool = False  # nobody asked for a certain one
 
     @classmethod
     def of(
@@ -62,10 +63,9 @@ class PairSet:
         """The arguments are those of `flatclr.contrast_stats`."""
         require_one_of("pairing", pairing, PAIRINGS)
         require_one_of("backend", backend, BACKENDS)
-        backend = "torch" if backend == "auto" else backend
         ranks = distributed.ranks_sharing_a_batch(gather)
         distributed.agree_on_batches(z_a, z_b, negatives, ranks)
-        kernels_of(backend).require_usable(z_a)
+        kernels_of("torch" if backend == "auto" else backend).require_usable(z_a)
         if check_embeddings:
             named = {"z_a": z_a, "z_b": z_b, "negatives": negatives}
             problems = (unusable_rows(n, z, directions=normalize) for n, z in named.items() if z is not None)
@@ -79,7 +79,7 @@ class PairSet:
             in_batch=in_batch_negatives,
             normalize=normalize,
             shared_loss=shared_loss,
-            backend=backend,
+            backend="torch" if backend == "auto" else backend,
             needs_gradient=(z_a.requires_grad, z_b.requires_grad),
             embedding_type=z_a.dtype,
         )
@@ -92,7 +92,10 @@ class PairSet:
         if negatives is not None:
             queue = negatives.to(accumulation_type(negatives))
             queue = unit_rows(queue) if normalize else queue
-        return cls(z_a, z_b, queue, drawn, layout)
+        pairs = cls(z_a, z_b, queue, drawn, layout, backend_is_free=backend == "auto")
+        if pairs.backend_is_free and ranks.size == 1 and not pairs._fits_a_tile and prefers_fused(z_a):
+            return replace(pairs, layout=replace(layout, backend="triton"))
+        return pairs
 
     @property
     def stack(self) -> Tensor:
@@ -121,13 +124,16 @@ class PairSet:
         """(positive score, mean of phi over the negatives) of every anchor."""
         if self.drawn_Ak is not None:
             return self.positive(inverse_temperature), phi.values(self._drawn_scores(inverse_temperature)).mean(1)
-        kernels_of(self.layout.backend).require_known(phi)
+        layout = self.layout
+        if self.backend_is_free and not kernels_of(layout.backend).knows(phi):
+            layout = replace(layout, backend="torch")
+        kernels_of(layout.backend).require_known(phi)
         scale = self._scale(inverse_temperature)
         with no_autocast(self.z_a):
             if self._fits_a_tile:
-                positive, mean = mean_phi_kept(self.z_a, self.z_b, scale, self.layout, phi)
+                positive, mean = mean_phi_kept(self.z_a, self.z_b, scale, layout, phi)
             else:
-                positive, mean = reduce_streamed(self.stack, self.queue, scale, self.layout, phi)
+                positive, mean = reduce_streamed(self.stack, self.queue, scale, layout, phi)
         return positive, mean
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:

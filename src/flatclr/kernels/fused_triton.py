@@ -132,9 +132,13 @@ def require_usable(embeddings: Tensor) -> None:
         )
 
 
+def knows(phi: Phi) -> bool:
+    return phi.parameters is not None and phi.name in KNOWN_PHIS
+
+
 def require_known(phi: Phi) -> None:
     """Refuse a function that no kernel computes."""
-    if phi.parameters is None or phi.name not in KNOWN_PHIS:
+    if not knows(phi):
         raise ValueError(
             f"phi must be one of {', '.join(sorted(KNOWN_PHIS))} for backend='triton', got {phi.name!r}; "
             "use backend='torch', which calls its functions."
