@@ -151,7 +151,7 @@ def test_training_beats_random_weights_on_the_embedded_images(tmp_path: Path) ->
     assert isinstance(whole.train, ResidentImages)
     assert isinstance(whole.test, ResidentImages)
     order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
-    data = Dataset("some", whole.train.subset(order, "train"), whole.test.subset(order[:400], "test"))
+    data = Dataset("some", whole.train.subset(order, "train"), whole.test.subset(order[:1200], "test"))
     found = flatclr.evaluate(run.path, data, protocol=["knn", "mi"])
     random = found.random_beside(found["mi"])
     assert random is not None

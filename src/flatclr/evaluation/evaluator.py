@@ -14,11 +14,11 @@ from torch import nn
 
 from flatclr.checks import checked_device, require_count, require_one_of
 from flatclr.data.digits import DIGITS, digits
+from flatclr.data.named import Progress
 from flatclr.data.sources import Dataset, ImageSource, open_dataset
 from flatclr.evaluation.features import (
     OUTPUT,
     FeatureCache,
-    Progress,
     compute_features,
     layers_by_depth,
     weights_digest,
@@ -74,8 +74,16 @@ def evaluate(
     protocols = _protocols(protocol)
     require_count("draws", draws, advice="5 is the default.")
     target = checked_device(device)
+    probing = layer not in (None, OUTPUT)
     subject, dataset = _open(
-        run_or_encoder, data, data_dir, image_size, architecture, prefix, head=head, normalisation=normalisation
+        run_or_encoder,
+        data,
+        data_dir,
+        image_size,
+        architecture,
+        prefix,
+        head=head if probing else None,  # the output is the encoder's
+        normalisation=normalisation,
     )
     home = next((weight.device for weight in subject.module.parameters()), target)
     subject.module.to(target)
@@ -101,7 +109,7 @@ def evaluate(
         fresh = subject.at_random(seed) if random_row else None
         if fresh is not None:
             benches[RANDOM] = replace(bench, subject=fresh)
-        reasons = {name: unfit(name, bench, probing=layer is not None) for name in protocols}
+        reasons = {name: unfit(name, bench, probing=probing) for name in protocols}
         skipped = tuple((name, reason) for name, reason in reasons.items() if reason is not None)
         if len(skipped) == len(protocols):
             raise ValueError(skipped[0][1])
@@ -110,18 +118,16 @@ def evaluate(
         compute_features(subject.module, train, subject.plain(), layers=layers, index=some, device=target)
         if out is not None:
             _make_folder(Path(out))
-        rows = []
+        found = Evaluation(subject.name, weights_digest(subject.bare), (), skipped, subject.report)
         for name in (name for name in protocols if reasons[name] is None):
             for row in _rows(name, benches):
-                rows.append(row)
+                found = replace(found, rows=(*found.rows, row))
                 if on_row is not None:
                     on_row(row)
-        digest = weights_digest(subject.bare)
+            if out is not None:  # what goes wrong later takes nothing away
+                write_results(Path(out), found)
     finally:
         subject.module.to(home)
-    found = Evaluation(subject.name, digest, tuple(rows), skipped, subject.report)
-    if out is not None:
-        write_results(Path(out), found)
     return found
 
 
@@ -218,7 +224,7 @@ def _require_fit(subject: Subject, dataset: Dataset) -> None:
 
 
 def _layers(subject: Subject, source: ImageSource, layer: str | None, device: torch.device) -> tuple[str, ...]:
-    if layer is None:
+    if layer in (None, OUTPUT):
         return (OUTPUT,)
     if layer != "all":
         inside = {name for name, _ in subject.module.named_modules() if name} | {OUTPUT}

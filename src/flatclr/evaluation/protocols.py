@@ -15,15 +15,16 @@ from torch import Tensor
 
 from flatclr import diagnostics
 from flatclr.data.loading import seeded_generator
+from flatclr.data.named import Progress
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.evaluation.features import (
+    OUTPUT,
     FeatureCache,
-    Progress,
     compute_features,
     feature_key,
 )
-from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
-from flatclr.evaluation.intervals import Score, bootstrap, jackknife, mean_of, over_draws
+from flatclr.evaluation.finetune import Recipe, class_balanced, finetune, shortage
+from flatclr.evaluation.intervals import Score, as_share, bootstrap, jackknife, largest_group, mean_of, over_draws
 from flatclr.evaluation.knn import knn_votes, neighbours_for
 from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
@@ -35,7 +36,7 @@ from flatclr.evaluation.subjects import (
 )
 
 LABEL_SHARES = (0.01, 0.1)
-VIEWED_IMAGES = 2048
+VIEWED_IMAGES, FEWEST_VIEWED = 2048, 8
 DEFAULT_BETA = 10.0
 
 
@@ -72,9 +73,10 @@ class Bench:
 
     @cached_property
     def test_labels(self) -> Tensor:
-        labels = None if self.test is None else labels_of(self.test)
+        assert self.test is not None
+        labels = labels_of(self.test)
         assert labels is not None
-        return labels.to(self.device)
+        return _renumbered(labels, self.test.classes, self.train.classes).to(self.device)
 
     @property
     def several_classes(self) -> bool:
@@ -198,25 +200,31 @@ def _semi(bench: Bench) -> Iterator[Measured]:
 def _transfer(bench: Bench) -> Iterator[Measured]:
     away = _at_home_size(bench)
     yield from _linear(away, "linear")
-    if bench.subject.trainable:
+    if bench.subject.trainable and bench.layer == OUTPUT:
         yield from _finetune(away, "finetune")
 
 
 def _retrieval(bench: Bench) -> Iterator[Measured]:
     assert bench.test is not None
-    found = retrieve(bench.features(bench.test), bench.test_labels)
-    queries = len(found.average_precision_N)
-    values = {
-        f"recall_at_{k}": _mean(bench, found.recall_NK[:, column]) for column, k in enumerate(RANKS) if k < queries
-    }
-    values["mean_average_precision"] = _mean(bench, found.average_precision_N)
-    yield Measured(Scores("recall_at_1", values), chosen={"queries": queries})
+    features, labels = bench.features(bench.test), bench.test_labels
+    ranks = [k for k in RANKS if k < len(labels)]
+
+    def means(rows: Tensor) -> dict[str, float]:
+        found = retrieve(features[rows], labels[rows], ranks=ranks)
+        recalls = {f"recall_at_{k}": found.recall_NK[:, i].float().mean().item() for i, k in enumerate(ranks)}
+        return recalls | {"mean_average_precision": found.average_precision_N.mean().item()}
+
+    found = jackknife(means, len(labels), seed=bench.seed, progress=bench.telling("retrieval"))
+    values = {name: as_share(score, len(labels)) for name, score in found.items()}
+    yield Measured(Scores("recall_at_1", values), chosen={"images": len(labels)})
 
 
 def _geometry(bench: Bench) -> Iterator[Measured]:
     z_a, z_b, index = bench.two_views()
     labels = labels_of(bench.shown)
     of_class = None if labels is None or labels.dim() == 2 else labels[index].to(bench.device)
+    if of_class is not None and len(index) - torch.bincount(of_class).max() <= largest_group(len(index)):
+        of_class = None  # what is left without one group may be of a single class
 
     def gauges(rows: Tensor) -> dict[str, float]:
         found = {
@@ -237,8 +245,10 @@ def _mi(bench: Bench) -> Iterator[Measured]:
     z_a, z_b, index = bench.two_views()
     beta = bench.subject.beta or DEFAULT_BETA
 
+    chooses = torch.arange(len(index), device=z_a.device) % 2 == 0  # an image keeps its half when others are left out
+
     def bounds(rows: Tensor) -> dict[str, float]:
-        return pool_mi_nats(z_a[rows], z_b[rows], beta=beta)
+        return pool_mi_nats(z_a[rows], z_b[rows], beta=beta, chooses=chooses[rows])
 
     found = jackknife(bounds, len(index), seed=bench.seed, progress=bench.telling("mutual information"))
     values = {name: found[name] for name in ("pool_mi_best_nats", "pool_mi_nats")}
@@ -247,26 +257,54 @@ def _mi(bench: Bench) -> Iterator[Measured]:
     yield Measured(Scores("pool_mi_best_nats", values), chosen=chosen)
 
 
+def _enough(bench: Bench) -> str | None:
+    """What is lacking, as in "must have X, got Y"; nothing."""
+    return None
+
+
+def _too_few_to_validate(bench: Bench) -> str | None:
+    if bench.several_classes or torch.bincount(bench.labels).max() > 1:
+        return None
+    return "two training images of some class to validate on, got one of each"
+
+
+def _too_few_to_draw(bench: Bench) -> str | None:
+    short = (shortage(bench.labels, share, bench.train.classes) for share in LABEL_SHARES)
+    return next((reason for reason in short if reason is not None), None)
+
+
+def _too_few_to_find(bench: Bench) -> str | None:
+    counts, left = torch.bincount(bench.test_labels), len(bench.test_labels) - largest_group(len(bench.test_labels))
+    if counts.max() - largest_group(len(bench.test_labels)) >= 2 or left > (counts > 0).sum():
+        return None
+    return "two test images of a class however a twentieth is left out, got fewer"
+
+
+def _too_few_to_view(bench: Bench) -> str | None:
+    images = len(bench.shown)
+    return None if images >= FEWEST_VIEWED else f"at least {FEWEST_VIEWED} images, got {images}"
+
+
 @dataclass(frozen=True)
 class Protocol:
     version: int
     run: Callable[[Bench], Iterator[Measured]]
-    summary: str
     needs_labels: bool = True
     one_class: bool = False  # images of several classes are refused
     trains: bool = False  # changes weights, so it looks at no layer and needs a module
     elsewhere: bool = False  # on data of its own
+    too_few: Callable[[Bench], str | None] = _enough
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(1, _knn, "nearest neighbours on frozen features", one_class=True),
-    "linear": Protocol(1, _linear, "logistic regression on frozen features"),
-    "finetune": Protocol(1, _finetune, "the whole network with all labels", trains=True),
-    "semi": Protocol(1, _semi, "the whole network with 1 % and 10 % of the labels", one_class=True, trains=True),
-    "transfer": Protocol(1, _transfer, "linear and fine-tuned on other data", needs_labels=False, elsewhere=True),
-    "retrieval": Protocol(1, _retrieval, "finding images of the same class", one_class=True),
-    "geometry": Protocol(1, _geometry, "alignment, uniformity, effective rank", needs_labels=False),
-    "mi": Protocol(1, _mi, "mutual information of two views", needs_labels=False),
+    "knn": Protocol(1, _knn, one_class=True),
+    "linear": Protocol(2, _linear, too_few=_too_few_to_validate),
+    "finetune": Protocol(2, _finetune, trains=True),
+    "semi": Protocol(2, _semi, one_class=True, trains=True, too_few=_too_few_to_draw),
+    "transfer": Protocol(2, _transfer, needs_labels=False, elsewhere=True),
+    "retrieval": Protocol(2, _retrieval, one_class=True, too_few=_too_few_to_find),
+    "geometry": Protocol(2, _geometry, needs_labels=False, too_few=_too_few_to_view),
+    "mi": Protocol(2, _mi, needs_labels=False, too_few=_too_few_to_view),
 }
 
 
@@ -287,9 +325,13 @@ def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
             return missing
     if protocol.elsewhere:
         try:
-            _at_home_size(bench)
+            away = _at_home_size(bench)
         except ImportError as error:
             return str(error)
+        return unfit("linear", away, probing=False)
+    too_few = protocol.too_few(bench)
+    if too_few is not None:
+        return f"protocol {name} must have {too_few} of {bench.data}; add images, or leave it out."
     if protocol.trains and probing:
         return f"protocol {name} must train the whole network, got a layer to probe; leave layer out."
     if protocol.trains and not bench.subject.trainable:
@@ -298,21 +340,43 @@ def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
 
 
 def _missing_class(bench: Bench) -> str | None:
-    labels, test_labels = bench.labels, bench.test_labels.cpu()
-    if labels.dim() == 2:
-        seen, asked = labels.any(0).nonzero()[:, 0], test_labels.any(0).nonzero()[:, 0]
-    else:
-        seen, asked = labels.unique(), test_labels.unique()
-    unseen = sorted(set(asked.tolist()) - set(seen.tolist()))
-    classes = bench.train.classes
+    assert bench.test is not None
+    seen, asked = _occurring(bench.train), _occurring(bench.test)
+    unseen = [name for name in asked if name not in seen]
     if unseen:
         return (
-            f"every class of the test images must be in the training images, got {classes[unseen[0]]!r} in "
+            f"every class of the test images must be in the training images, got {unseen[0]!r} in "
             f"{bench.data}'s test part only; split the data anew."
         )
-    if labels.dim() == 1 and len(seen) < 2:
+    if bench.several_classes != (labels_of(bench.test).dim() == 2):  # type: ignore[union-attr]
+        return f"both parts must have the same kind of labels, got two kinds in {bench.data}; label one anew."
+    if not bench.several_classes and len(seen) < 2:
         return f"training images must be of at least 2 classes, got {len(seen)} in {bench.data}; label more of them."
     return None
+
+
+def _occurring(source: ImageSource) -> list[str]:
+    """Names of the classes that its images have."""
+    labels = labels_of(source)
+    assert labels is not None
+    numbers = labels.any(0).nonzero()[:, 0] if labels.dim() == 2 else labels.unique()
+    return [source.classes[number] for number in numbers]
+
+
+def _renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """Labels by the order of `wanted`: a folder without one of the classes counts the others differently.
+
+    >>> _renumbered(torch.tensor([0, 1]), ("cat", "dog"), ("bird", "cat", "dog"))
+    tensor([1, 2])
+    """
+    place = {name: number for number, name in enumerate(wanted)}
+    known = [number for number, name in enumerate(classes) if name in place]
+    places = torch.tensor([place.get(name, -1) for name in classes])
+    if labels.dim() == 1:
+        return places[labels]
+    table = torch.zeros(len(labels), len(wanted), dtype=torch.bool)
+    table[:, places[known]] = labels[:, known]
+    return table
 
 
 def splits_of(dataset: Dataset) -> tuple[ImageSource, ImageSource | None]:
@@ -327,16 +391,12 @@ def _at_home_size(bench: Bench) -> Bench:
     train, test = splits_of(dataset)
     channels = bench.subject.channels or bench.train.channels
     size = bench.subject.image_size or bench.train.image_size
-    away = replace(
+    return replace(
         bench,
         data=dataset.name,
         train=AdaptedSource(train, channels, size),
         test=None if test is None else AdaptedSource(test, channels, size),
     )
-    reason = unfit("linear", away, probing=False)
-    if reason is not None:
-        raise ValueError(reason)
-    return away
 
 
 def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, what: str) -> Tensor:

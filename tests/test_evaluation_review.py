@@ -1,0 +1,252 @@
+"""What an evaluation must not get wrong: what is measured, on which data, with which interval."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import flatclr
+from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.evaluation import features, intervals, protocols
+from flatclr.evaluation.intervals import jackknife
+from flatclr.evaluation.linear import Scaling, fit_linear
+from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.evaluation.results import read_results
+from flatclr.evaluation.retrieval import retrieve
+from flatclr.models.heads import build_head
+from tests.test_evaluation import CLASSES, _short_training, pictures, small_data, small_encoder  # noqa: F401
+
+CPU = torch.device("cpu")
+
+
+def with_test_part(images: Tensor, labels: Tensor, classes: tuple[str, ...]) -> Dataset:
+    return Dataset("pictures", small_data().train, ResidentImages(images, labels, classes, name="test"))
+
+
+@pytest.mark.parametrize("layer", [None, "output"])
+def test_the_output_is_the_encoders_whether_or_not_a_head_is_passed(layer: str | None) -> None:
+    encoder, head = small_encoder(), build_head(16, d_out=2)
+    alone = flatclr.evaluate(encoder, small_data(), "knn", random_row=False)
+    beside = flatclr.evaluate(encoder, small_data(), "knn", head=head, layer=layer, random_row=False)
+    assert beside["knn"].layer == "output"
+    assert beside["knn"].scores == alone["knn"].scores
+
+
+def test_transfer_fine_tunes_the_output_only() -> None:
+    options = {"transfer_data": small_data(), "random_row": False}
+    probed = flatclr.evaluate(small_encoder(), small_data(), "transfer", layer="all", **options)  # type: ignore[arg-type]
+    assert {row.variant for row in probed.rows} == {"linear"}
+    whole = flatclr.evaluate(small_encoder(), small_data(), "transfer", layer="output", **options)  # type: ignore[arg-type]
+    assert [(row.variant, row.layer) for row in whole.rows] == [("linear", "output"), ("finetune", "output")]
+
+
+def test_a_protocol_that_lacks_images_leaves_the_others_alone() -> None:
+    images, labels = pictures(180, seed=0)
+    kept = torch.cat([(labels == 0).nonzero()[:, 0], (labels == 1).nonzero()[:1, 0]])
+    rare = Dataset("rare", ResidentImages(images[kept], labels[kept], CLASSES[:2], name="train"), None)
+    few = ResidentImages(images[kept][-2:], labels[kept][-2:], CLASSES[:2], name="test")
+    found = flatclr.evaluate(
+        small_encoder(), Dataset("rare", rare.train, few), "all", transfer_data=rare, draws=1, random_row=False
+    )
+    skipped = dict(found.skipped)
+    assert skipped.keys() == {"semi", "transfer", "retrieval", "geometry", "mi"}
+    assert "3 training images of every class for 10% of the labels, got 1 of level" in skipped["semi"]
+    assert "no test images in rare" in skipped["transfer"]
+    assert "at least 8 images, got 2" in skipped["mi"]
+    assert {row.protocol for row in found.rows} == {"knn", "linear", "finetune"}
+
+
+def test_a_class_without_training_images_is_named_before_the_work() -> None:
+    images, labels = pictures(90, seed=0)
+    classes = (*CLASSES, "none")
+    data = Dataset("gap", *(ResidentImages(images, labels, classes, name=name) for name in ("train", "test")))
+    found = flatclr.evaluate(small_encoder(), data, ["semi", "knn"], random_row=False)
+    assert "got 0 of none" in dict(found.skipped)["semi"]
+
+
+def test_geometry_of_one_class_has_no_simplex() -> None:
+    images, _ = pictures(60, seed=0)
+    data = Dataset("one", ResidentImages(images, torch.zeros(60).long(), ("a",), name="one"), None)
+    found = flatclr.evaluate(small_encoder(), data, "geometry", random_row=False)
+    assert "simplex_etf_distance" not in found["geometry"].scores
+
+
+def test_results_are_written_after_each_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Tensor:
+        raise ValueError("stop")
+
+    monkeypatch.setattr(protocols, "finetune", broken)
+    with pytest.raises(ValueError, match="stop"):
+        flatclr.evaluate(small_encoder(), small_data(), ["knn", "finetune"], out=tmp_path, random_row=False)
+    found = read_results(tmp_path)
+    assert found is not None
+    assert [row.protocol for row in found.rows] == ["knn"]
+
+
+def two_clouds(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(samples) % 2
+    return torch.randn(samples, 4, generator=generator) + 0.8 * labels.unsqueeze(1), labels
+
+
+def test_retrieval_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    generator = torch.Generator().manual_seed(0)
+    trials, samples = 100, 120
+
+    def precision(z: Tensor, labels: Tensor) -> float:
+        return retrieve(z, labels).average_precision_N.mean().item()
+
+    truth = sum(precision(*two_clouds(samples, generator)) for _ in range(1500)) / 1500
+    covered = 0
+    for trial in range(trials):
+        z, labels = two_clouds(samples, generator)
+        score = jackknife(
+            lambda rows, z=z, labels=labels: {"map": precision(z[rows], labels[rows])}, samples, seed=trial
+        )  # type: ignore[misc]
+        covered += score["map"].low <= truth <= score["map"].high
+    # three standard errors of a share of 0.95 in 100 trials
+    assert covered / trials >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / trials)
+
+
+def test_retrieval_has_the_interval_of_the_jackknife(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    find = protocols.retrieve
+
+    def counted(z: Tensor, labels: Tensor, **options: object) -> object:
+        seen.append(len(labels))
+        return find(z, labels, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(protocols, "retrieve", counted)
+    found = flatclr.evaluate(small_encoder(), small_data(), "retrieval", random_row=False)
+    assert len(seen) == 21
+    assert max(seen[1:]) < 90
+    assert all(0 <= score.low <= score.high <= 1 for score in found["retrieval"].scores.values())
+
+
+def test_the_halves_of_the_pool_stay_when_samples_are_left_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z_a = torch.randn(64, 8, generator=generator)
+    z_b = z_a + torch.randn(64, 8, generator=generator)
+    z_b[1::2] = torch.randn(32, 8, generator=generator)  # the halves are nothing alike
+    chooses = torch.arange(64) % 2 == 0
+    whole = pool_mi_nats(z_a, z_b, beta=8.0, chooses=chooses)
+    rows = torch.arange(1, 64)  # every parity flips
+    left = pool_mi_nats(z_a[rows], z_b[rows], beta=8.0, chooses=chooses[rows])
+    assert left["pool_best_beta"] == whole["pool_best_beta"]
+    assert left["pool_mi_best_nats"] == pytest.approx(whole["pool_mi_best_nats"], abs=0.1)
+    assert pool_mi_nats(z_a[rows], z_b[rows], beta=8.0)["pool_mi_best_nats"] > whole["pool_mi_best_nats"] + 0.5
+
+
+def test_mi_intervals_cover_the_mean_as_often_as_they_say() -> None:
+    generator = torch.Generator().manual_seed(0)
+    trials, samples, chooses = 60, 160, torch.arange(160) % 2 == 0
+
+    def views() -> tuple[Tensor, Tensor]:
+        z = torch.randn(samples, 6, generator=generator)
+        return z, z + torch.randn(samples, 6, generator=generator)
+
+    def bound(z_a: Tensor, z_b: Tensor, rows: Tensor) -> dict[str, float]:
+        return pool_mi_nats(z_a[rows], z_b[rows], beta=4.0, chooses=chooses[rows])
+
+    truth = sum(bound(*views(), torch.arange(samples))["pool_mi_best_nats"] for _ in range(400)) / 400
+    covered = 0
+    for trial in range(trials):
+        pair = views()
+        score = jackknife(lambda rows, pair=pair: bound(*pair, rows), samples, seed=trial)["pool_mi_best_nats"]  # type: ignore[misc]
+        covered += score.low <= truth <= score.high
+    assert covered / trials >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / trials)
+
+
+def test_student_quantiles_are_scipys_at_every_number_of_degrees() -> None:
+    degrees = [*range(1, 60), 100, 1000]
+    assert [intervals.student(n) for n in degrees] == pytest.approx([stats.t.ppf(0.975, n) for n in degrees], abs=6e-4)
+
+
+def test_a_layer_before_an_in_place_activation_is_probed_as_it_was() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(inplace=True), nn.Flatten())
+    data = small_data()
+    found = features.compute_features(module, data.train, lambda x: x.float() / 255, layers=("0",), device=CPU)["0"]  # type: ignore[arg-type]
+    with torch.no_grad():
+        wanted = module[0](data.train.images.float() / 255).mean((2, 3))  # type: ignore[union-attr]
+    assert torch.allclose(found, wanted, atol=1e-6)
+    assert (found < 0).any()
+
+
+def test_maps_with_channels_last_are_averaged_over_positions() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Identity())
+    data = small_data()
+
+    class Last(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.permute(0, 2, 3, 1)
+
+    first, last = (
+        features.compute_features(encoder, data.train, lambda x: x.float() / 255, device=CPU)["output"]  # type: ignore[arg-type]
+        for encoder in (module, nn.Sequential(module, Last()))
+    )
+    assert torch.allclose(first, last, atol=1e-6)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "linear", "retrieval", "geometry", "mi", "finetune"])
+def test_an_encoder_that_gives_nan_is_refused_in_one_line(protocol: str) -> None:
+    encoder = small_encoder()
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(math.nan)
+    with pytest.raises(
+        ValueError, match="features of train at layer 'output' must be finite, got NaN or Inf"
+    ) as caught:
+        flatclr.evaluate(encoder, small_data(), protocol, random_row=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_constant_features_are_only_centred_at_real_size() -> None:
+    rows = torch.randn(50_000, 2, generator=torch.Generator().manual_seed(0))
+    rows[:, 1] = 7.3
+    scaling = Scaling.of(rows)
+    assert scaling.mean_d[1] == rows[0, 1]
+    assert scaling.deviation_d[1] == 1
+    assert fit_linear(rows, (rows[:, 0] > 0).long(), classes=2, l2=0.01).logits(rows).isfinite().all()
+
+
+def test_test_labels_go_by_name() -> None:
+    images, labels = pictures(90, seed=1)
+    kept = labels != 0
+    numbers = labels[kept] - 1  # a folder without the first class counts the others from 0
+    found = flatclr.evaluate(
+        small_encoder(), with_test_part(images[kept], numbers, CLASSES[1:]), ["linear"], random_row=False
+    )
+    assert found["linear"].scores["top1"].value > 0.9
+
+
+def test_a_test_class_that_training_does_not_know_is_one_line() -> None:
+    images, labels = pictures(90, seed=1)
+    labels[0] = 3
+    data = with_test_part(images, labels, (*CLASSES, "new"))
+    with pytest.raises(ValueError, match="must be in the training images, got 'new' in pictures's test part only"):
+        flatclr.evaluate(small_encoder(), data, "knn")
+
+
+@pytest.mark.parametrize("layer", ["all", "layer2", None])
+def test_images_of_the_wrong_size_are_one_line_at_every_layer(layer: str | None) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(100, 2))
+    with pytest.raises(ValueError, match=r"must take images \[1, 12, 12\]") as caught:
+        flatclr.evaluate(module, small_data(), "knn", layer=layer)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_little_memory_is_not_taken_for_a_wrong_size() -> None:
+    def hungry(_: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(ValueError, match="2 images of train must fit into the memory of cpu, got too little"):
+        flatclr.evaluate(hungry, small_data(), "knn")
+
+
+def test_an_encoder_in_half_precision_is_evaluated() -> None:
+    found = flatclr.evaluate(small_encoder().bfloat16(), small_data(), ["knn", "finetune"], random_row=False)
+    assert found["knn"].best.value > 0.9
