@@ -130,7 +130,7 @@ def test_test_labels_change_scores_but_nothing_that_is_chosen(everything: Evalua
     found = flatclr.evaluate(small_encoder(), with_shuffled_test_labels(small_data()), protocol="all", draws=2)
     assert len(found.rows) == len(everything.rows)
     for row, before in zip(found.rows, everything.rows, strict=True):
-        assert row.key == before.key
+        assert (*row.key[:3], *row.key[4:]) == (*before.key[:3], *before.key[4:])  # all but the hash of the data
         assert row.chosen == before.chosen
     assert found["linear"].best.value < everything["linear"].best.value
     # label by label the same images are predicted: columns of the confusion matrix keep their sums

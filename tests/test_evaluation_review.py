@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
 import flatclr
-from flatclr.data.sources import Dataset, ResidentImages
-from flatclr.evaluation import features, intervals, protocols
+from flatclr.data.sources import Dataset, PairedArrays, ResidentImages, open_dataset
+from flatclr.evaluation import evaluator, features, intervals, protocols
 from flatclr.evaluation.intervals import jackknife
 from flatclr.evaluation.linear import Scaling, fit_linear
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.results import read_results
 from flatclr.evaluation.retrieval import retrieve
+from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
-from tests.test_evaluation import CLASSES, _short_training, pictures, small_data, small_encoder  # noqa: F401
+from tests.test_evaluation import CLASSES, _short_training, flatclr_eval, pictures, small_data, small_encoder  # noqa: F401
+from tests.training_worker import config
 
 CPU = torch.device("cpu")
 
@@ -250,3 +256,146 @@ def test_too_little_memory_is_not_taken_for_a_wrong_size() -> None:
 def test_an_encoder_in_half_precision_is_evaluated() -> None:
     found = flatclr.evaluate(small_encoder().bfloat16(), small_data(), ["knn", "finetune"], random_row=False)
     assert found["knn"].best.value > 0.9
+
+
+def test_a_run_on_data_of_its_own_is_not_measured_on_others(tmp_path: Path) -> None:
+    data = open_dataset()
+    assert isinstance(data.train, ResidentImages)
+    own = Dataset("mine", data.train.subset(torch.arange(64), "train"), None)
+    run = flatclr.train(config(tmp_path / "run", 2), data=own).path
+    with pytest.raises(ValueError, match=r"trained on 'mine', got 'fashion.*' by default; pass --data"):
+        flatclr.evaluate(run, protocol="knn")
+    assert flatclr.evaluate(run, own, "geometry", random_row=False).rows
+
+
+def test_data_are_looked_for_where_the_run_found_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = flatclr.train(config(tmp_path / "run", 2, data_dir=str(tmp_path))).path
+    asked: list[object] = []
+
+    def opened(spec: object, **options: object) -> Dataset:
+        asked.append(options["data_dir"])
+        return open_dataset()
+
+    monkeypatch.setattr(evaluator, "open_dataset", opened)
+    flatclr.evaluate(run, protocol="geometry", random_row=False)
+    assert asked == [str(tmp_path)]
+
+
+def test_weights_from_elsewhere_may_have_any_name_and_normalisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, labels = pictures(150, seed=0)
+    np.savez(tmp_path / "p.npz", images=images.numpy(), labels=labels.numpy())
+    state = build_encoder("cnn", channels=1, image_size=12).state_dict()
+    safetensors.torch.save_file(state, tmp_path / "model.safetensors")
+    arguments = ["--architecture", "cnn", "--mean", "0.25", "--std", "0.5", "--data", tmp_path / "p.npz", "--json"]
+    with pytest.raises(SystemExit, match="0"):
+        flatclr_eval(monkeypatch, "eval", tmp_path / "model.safetensors", "--protocol", "geometry", *arguments)
+    end = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "tensors loaded" in end["weights"]
+    written = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    assert written["normalisation"] == {"mean": [0.25], "std": [0.5]}
+    assert written["rows"][0]["seed"] == 0
+    with pytest.raises(SystemExit, match="2"):
+        flatclr_eval(monkeypatch, "eval", tmp_path / "model.safetensors", "--mean", "a")
+    assert "--mean and --std must be numbers" in capsys.readouterr().err
+
+
+def test_a_part_changed_after_building_is_encoded_anew(tmp_path: Path) -> None:
+    run = partial(flatclr.evaluate, data=small_data(), protocol="geometry", random_row=False, cache=tmp_path)
+    knn = partial(flatclr.evaluate, data=small_data(), protocol="knn", random_row=False, cache=tmp_path)
+    run(small_encoder())
+    knn(small_encoder())
+    files = len(list(tmp_path.iterdir()))
+    changed = small_encoder()
+    changed.layer4.act = nn.Tanh()  # type: ignore[assignment]
+    knn(changed)
+    assert len(list(tmp_path.iterdir())) == 2 * files
+
+
+def test_results_of_callables_are_never_mixed(tmp_path: Path) -> None:
+    run = partial(flatclr.evaluate, data=small_data(), out=tmp_path)
+    run(lambda x: x.flatten(1), protocol="knn")
+    run(lambda x: -x.flatten(1), protocol="retrieval")
+    found = read_results(tmp_path)
+    assert found is not None
+    assert [row.protocol for row in found.rows] == ["retrieval"]
+
+
+def test_data_of_the_same_name_have_rows_of_their_own(tmp_path: Path) -> None:
+    run = partial(flatclr.evaluate, small_encoder(), protocol="knn", out=tmp_path, random_row=False)
+    run(small_data())
+    images, labels = pictures(60, seed=9)
+    run(with_test_part(images, labels, CLASSES))
+    found = read_results(tmp_path)
+    assert found is not None
+    assert len({row.data_sha256 for row in found.rows}) == 2
+
+
+def test_data_are_hashed_once_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    fingerprint = ResidentImages.fingerprint
+    monkeypatch.setattr(ResidentImages, "fingerprint", lambda self: hashed.append(self.name) or fingerprint(self))
+    flatclr.evaluate(small_encoder(), small_data(), ["knn", "linear", "retrieval"], cache=tmp_path)
+    assert sorted(hashed) == ["test", "train"]
+
+
+@pytest.mark.parametrize("kind", ["closure", "partial", "method", "attribute"])
+def test_modules_inside_a_callable_stay_as_they_were(kind: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144), nn.Dropout(0.5)).train()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.module = module
+
+        def __call__(self, x: Tensor) -> Tensor:
+            out: Tensor = self.module(x)
+            return out
+
+    def through(inner: nn.Module, x: Tensor) -> Tensor:
+        out: Tensor = inner(x)
+        return out
+
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    callables = {
+        "closure": lambda x: module(x),
+        "partial": partial(through, module),
+        "method": module.forward,
+        "attribute": Holder(),
+    }
+    flatclr.evaluate(callables[kind], small_data(), "knn")
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(part.training for part in module.modules())
+
+
+def test_random_weights_seed_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded, encoder = list[int](), small_encoder()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    flatclr.evaluate(encoder, small_data(), ["knn", "finetune"])
+    assert seeded == []
+
+
+def test_a_run_on_pairs_says_which_encoder_to_pass(tmp_path: Path) -> None:
+    pairs = Dataset("pairs", PairedArrays(torch.randn(32, 5), torch.randn(32, 4)), None)
+    settings = config(tmp_path / "run", 2, encoder="auto", encoder_options={})
+    run = flatclr.train(settings, data=pairs).path
+    with pytest.raises(ValueError, match=r"got a run on pairs .*; pass .*encoder_x or encoder_y"):
+        flatclr.evaluate(run, small_data())
+    with pytest.raises(ValueError, match=r"must take images, got .*encoder_x for rows of 5 numbers"):
+        flatclr.evaluate(run / "encoder_x", small_data())
+
+
+def test_a_run_with_a_module_of_ones_own_loads_into_one(tmp_path: Path) -> None:
+    def module() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 6))
+
+    run = flatclr.train(config(tmp_path / "run", 2), data=small_data(), encoder=module()).path
+    with pytest.raises(ValueError, match="pass into=module to load_encoder or evaluate"):
+        flatclr.evaluate(run, small_data())
+    assert flatclr.evaluate(run, small_data(), "knn", into=module()).rows
+
+
+def test_digits_are_data_like_any_other() -> None:
+    found = flatclr.evaluate(small_encoder(), "digits", "knn", random_row=False)
+    assert found["knn"].data == "digits"
+    assert found["knn"].best.value > 0.5

@@ -48,9 +48,10 @@ class FeatureCache:
 
     folder: Path | None
 
-    def get(self, key: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    def get(self, key_of: Callable[[], str], compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         if self.folder is None:
             return compute()
+        key = key_of()
         path = self.folder / f"{key}.safetensors"
         found = _read(path, key)
         if found is not None:
@@ -85,16 +86,14 @@ def weights_digest(module: nn.Module) -> str:
     return _digest({name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)})
 
 
-def feature_key(
-    module: nn.Module, architecture: Any, source: ImageSource, preparation: Any, layers: Sequence[str]
-) -> str:
+def feature_key(module: nn.Module, architecture: Any, fingerprint: str, preparation: Any, layers: Sequence[str]) -> str:
     """Changes with the weights, the architecture and its parts, the data, how images are prepared, and the layers."""
     parts = (
         FEATURES_VERSION,
         weights_digest(module),
         repr(architecture),
         repr(module),  # what was changed in it after it was built
-        source.fingerprint(),
+        fingerprint,
         repr(preparation),
         tuple(layers),
     )

@@ -77,7 +77,10 @@ def finetune(
     The caller's random state stays as it was; dropout and the like draw from `seed`.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else ()):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach every device
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         network = _trained(subject, source, labels, classes, chosen, recipe, device, seed, progress, what)
     return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
 

@@ -5,6 +5,7 @@ Nothing is selected on test data: what a protocol chooses, it chooses on trainin
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -30,10 +31,7 @@ from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.retrieval import RANKS, retrieve
 from flatclr.evaluation.scores import Scores, score_predictions, selection_score
-from flatclr.evaluation.subjects import (
-    AdaptedSource,
-    Subject,
-)
+from flatclr.evaluation.subjects import Subject
 
 LABEL_SHARES = (0.01, 0.1)
 VIEWED_IMAGES, FEWEST_VIEWED = 2048, 8
@@ -63,7 +61,10 @@ class Bench:
     draws: int
     transfer: Callable[[], Dataset]
     progress: Progress | None
-    memo: dict[str, dict[str, Tensor]]  # features of this run, by key
+    # of this evaluation, by identity of module and source, which live as long
+    memo: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    fingerprints: dict[int, str] = field(default_factory=dict)
+    random: bool = False  # weights drawn anew, not trained
 
     @cached_property
     def labels(self) -> Tensor:
@@ -92,6 +93,17 @@ class Bench:
         """Where label-free protocols look: the test images where there are some."""
         return self.train if self.test is None else self.test
 
+    def fingerprint(self, source: ImageSource) -> str:
+        if id(source) not in self.fingerprints:
+            self.fingerprints[id(source)] = source.fingerprint()
+        return self.fingerprints[id(source)]
+
+    @property
+    def data_sha256(self) -> str:
+        """Of both parts: a name alone does not say which images they are."""
+        parts = [self.fingerprint(source) for source in (self.train, self.test) if source is not None]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     def features(self, source: ImageSource) -> Tensor:
         """Of the chosen layer; all layers of the run are computed in one pass, once."""
 
@@ -105,12 +117,17 @@ class Bench:
                 progress=self.progress,
             )
 
-        known = self.subject.architecture
-        key = feature_key(self.subject.module, known, source, self.subject.normalisation, self.layers)
-        if key not in self.memo:
-            cache = self.cache if known is not None else FeatureCache(None)
-            self.memo[key] = {name: value.to(self.device) for name, value in cache.get(key, compute).items()}
-        return self.memo[key][self.layer]
+        def key() -> str:
+            subject = self.subject
+            return feature_key(
+                subject.module, subject.architecture, self.fingerprint(source), subject.normalisation, self.layers
+            )
+
+        place = (id(self.subject.module), id(source))
+        if place not in self.memo:
+            cache = self.cache if self.subject.architecture is not None else FeatureCache(None)
+            self.memo[place] = {name: value.to(self.device) for name, value in cache.get(key, compute).items()}
+        return self.memo[place][self.layer]
 
     def telling(self, what: str) -> Callable[[int, int], None] | None:
         return None if self.progress is None else partial(self.progress, what)
@@ -198,7 +215,7 @@ def _semi(bench: Bench) -> Iterator[Measured]:
 
 
 def _transfer(bench: Bench) -> Iterator[Measured]:
-    away = _at_home_size(bench)
+    away = at_home_size(bench)
     yield from _linear(away, "linear")
     if bench.subject.trainable and bench.layer == OUTPUT:
         yield from _finetune(away, "finetune")
@@ -325,7 +342,7 @@ def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
             return missing
     if protocol.elsewhere:
         try:
-            away = _at_home_size(bench)
+            away = at_home_size(bench)
         except ImportError as error:
             return str(error)
         return unfit("linear", away, probing=False)
@@ -385,18 +402,11 @@ def splits_of(dataset: Dataset) -> tuple[ImageSource, ImageSource | None]:
     return dataset.labelled or dataset.train, dataset.test
 
 
-def _at_home_size(bench: Bench) -> Bench:
-    """The bench with the transfer data, resized and centre-cropped to what the encoder knows."""
+def at_home_size(bench: Bench) -> Bench:
+    """The bench with the transfer data."""
     dataset = bench.transfer()
     train, test = splits_of(dataset)
-    channels = bench.subject.channels or bench.train.channels
-    size = bench.subject.image_size or bench.train.image_size
-    return replace(
-        bench,
-        data=dataset.name,
-        train=AdaptedSource(train, channels, size),
-        test=None if test is None else AdaptedSource(test, channels, size),
-    )
+    return replace(bench, data=dataset.name, train=train, test=test)
 
 
 def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, what: str) -> Tensor:
