@@ -17,11 +17,13 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages, open_dataset
 from flatclr.evaluation import evaluator, features, intervals, protocols
+from flatclr.evaluation.finetune import Recipe
 from flatclr.evaluation.intervals import jackknife
 from flatclr.evaluation.linear import Scaling, fit_linear
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.results import read_results
 from flatclr.evaluation.retrieval import retrieve
+from flatclr.evaluation.subjects import Subject
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
 from tests.test_evaluation import CLASSES, _short_training, flatclr_eval, pictures, small_data, small_encoder  # noqa: F401
@@ -101,12 +103,12 @@ def two_clouds(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor
 
 def test_retrieval_intervals_cover_the_truth_as_often_as_they_say() -> None:
     generator = torch.Generator().manual_seed(0)
-    trials, samples = 100, 120
+    trials, samples = 60, 120
 
     def precision(z: Tensor, labels: Tensor) -> float:
         return retrieve(z, labels).average_precision_N.mean().item()
 
-    truth = sum(precision(*two_clouds(samples, generator)) for _ in range(1500)) / 1500
+    truth = sum(precision(*two_clouds(samples, generator)) for _ in range(600)) / 600
     covered = 0
     for trial in range(trials):
         z, labels = two_clouds(samples, generator)
@@ -114,7 +116,7 @@ def test_retrieval_intervals_cover_the_truth_as_often_as_they_say() -> None:
             lambda rows, z=z, labels=labels: {"map": precision(z[rows], labels[rows])}, samples, seed=trial
         )  # type: ignore[misc]
         covered += score["map"].low <= truth <= score["map"].high
-    # three standard errors of a share of 0.95 in 100 trials
+    # three standard errors of a share of 0.95
     assert covered / trials >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / trials)
 
 
@@ -149,7 +151,7 @@ def test_the_halves_of_the_pool_stay_when_samples_are_left_out() -> None:
 
 def test_mi_intervals_cover_the_mean_as_often_as_they_say() -> None:
     generator = torch.Generator().manual_seed(0)
-    trials, samples, chooses = 60, 160, torch.arange(160) % 2 == 0
+    trials, samples, chooses = 40, 160, torch.arange(160) % 2 == 0
 
     def views() -> tuple[Tensor, Tensor]:
         z = torch.randn(samples, 6, generator=generator)
@@ -158,7 +160,7 @@ def test_mi_intervals_cover_the_mean_as_often_as_they_say() -> None:
     def bound(z_a: Tensor, z_b: Tensor, rows: Tensor) -> dict[str, float]:
         return pool_mi_nats(z_a[rows], z_b[rows], beta=4.0, chooses=chooses[rows])
 
-    truth = sum(bound(*views(), torch.arange(samples))["pool_mi_best_nats"] for _ in range(400)) / 400
+    truth = sum(bound(*views(), torch.arange(samples))["pool_mi_best_nats"] for _ in range(200)) / 200
     covered = 0
     for trial in range(trials):
         pair = views()
@@ -399,3 +401,61 @@ def test_digits_are_data_like_any_other() -> None:
     found = flatclr.evaluate(small_encoder(), "digits", "knn", random_row=False)
     assert found["knn"].data == "digits"
     assert found["knn"].best.value > 0.5
+
+
+def unbalanced_training() -> Dataset:
+    images, labels = pictures(240, seed=0)
+    kept = torch.cat([(labels == number).nonzero()[:count, 0] for number, count in enumerate((80, 40, 40))])
+    train = ResidentImages(images[kept], labels[kept], CLASSES, name="train")
+    return Dataset("leaning", train, small_data().test)
+
+
+def test_training_counts_decide_the_headline() -> None:
+    found = flatclr.evaluate(small_encoder(), unbalanced_training(), ["knn", "semi"], draws=1, random_row=False)
+    assert found["knn"].headline == found["semi"].headline == "mean_per_class"
+
+
+def test_every_draw_from_scratch_starts_from_weights_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: dict[str, set[str]] = {"trained": set(), "random": set()}
+    encoder = small_encoder()
+    own = features.weights_digest(encoder)
+
+    def watched(subject: Subject, *_: object, **__: object) -> Tensor:
+        digest = features.weights_digest(subject.module)
+        starts["trained" if digest == own else "random"].add(digest)
+        return torch.zeros(90, 3)
+
+    monkeypatch.setattr(protocols, "finetune", watched)
+    flatclr.evaluate(encoder, small_data(), "semi", draws=3, seed=5)
+    assert len(starts["trained"]) == 1
+    assert len(starts["random"]) == 3
+
+
+def test_fine_tuning_learns_and_few_labels_beat_training_from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "Recipe", partial(Recipe, epochs=1, fewest_steps=100, batch_size=32))
+    monkeypatch.setattr(protocols, "LABEL_SHARES", (0.01,))
+    encoder, head = small_encoder().train(), nn.Linear(16, 3)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=3e-3)
+    images, labels = faded(600, seed=7)
+    for start in range(0, 6000, 100):  # taught what stripes are, on other images
+        part = slice(start % 600, start % 600 + 100)
+        views = (images[part].float() / 255 - 0.5) / 0.5
+        loss = nn.functional.cross_entropy(head(encoder(views)), labels[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    sources = (ResidentImages(*faded(n, seed=n), CLASSES, name=str(n)) for n in (240, 300))
+    found = flatclr.evaluate(encoder, Dataset("faded", *sources), ["finetune", "semi"], draws=3)
+    scratch = found.random_beside(found["semi"])
+    assert scratch is not None
+    assert found["semi"].best.low > scratch.best.high
+    whole = found.random_beside(found["finetune"])
+    assert whole is not None
+    assert whole.best.low > 0.5  # random weights, and yet far above a third: training taught them
+
+
+def faded(samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """The same stripes, hard to see: a part of the contrast, in noise."""
+    images, labels = pictures(samples, seed=seed)
+    noise = torch.randint(0, 60, images.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    return (0.6 * images.float()).to(torch.uint8) + noise, labels

@@ -142,13 +142,13 @@ def test_the_command_writes_both_with_the_measured_accuracies(
     written = json.loads(capsys.readouterr().out)
     assert written["largest_difference"] <= 1e-4
     card = (tmp_path / "hub" / "README.md").read_text()
-    assert "| knn v1 | noise | output | top1 | " in card
+    assert "| knn v2 | noise | output | top1 | " in card
     assert "| retrieval v2 | noise | output | recall_at_1 | " in card
     with torch.no_grad():
         next(made.parameters()).add_(1)
     save_encoder(tmp_path, made, description=ABOUT)  # other weights: the results are not theirs
     command(monkeypatch, 0, tmp_path, "--folder", tmp_path / "hub")
-    assert "| knn v1 |" not in (tmp_path / "hub" / "README.md").read_text()
+    assert "| knn v2 |" not in (tmp_path / "hub" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,18 @@ def as_share(score: Score, samples: int) -> Score:
     return Score(score.value, max(0.0, score.low), min(1.0, score.high))
 
 
+def wilson(share: float, samples: int) -> Score:
+    """A share of independent samples with its score interval, which holds for few of them too (Wilson 1927).
+
+    >>> round(wilson(1.0, 10).low, 4)
+    0.7225
+    """
+    shrunk = NORMAL**2 / samples
+    centre, scale = share + shrunk / 2, 1 + shrunk
+    half = NORMAL * math.sqrt(share * (1 - share) / samples + shrunk / (4 * samples))
+    return Score(share, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
+
+
 def student(freedom: int) -> float:
     """97.5 % quantile of Student's t: a table, and beyond it the series in 1 / freedom (Fisher & Cornish 1960).
 

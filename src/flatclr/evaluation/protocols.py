@@ -25,12 +25,12 @@ from flatclr.evaluation.features import (
     feature_key,
 )
 from flatclr.evaluation.finetune import Recipe, class_balanced, finetune, shortage
-from flatclr.evaluation.intervals import Score, as_share, bootstrap, jackknife, largest_group, mean_of, over_draws
+from flatclr.evaluation.intervals import as_share, jackknife, largest_group
 from flatclr.evaluation.knn import knn_votes, neighbours_for
 from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.retrieval import RANKS, retrieve
-from flatclr.evaluation.scores import Scores, score_predictions, selection_score
+from flatclr.evaluation.scores import Scores, is_unbalanced, score_predictions, selection_score
 from flatclr.evaluation.subjects import Subject
 
 LABEL_SHARES = (0.01, 0.1)
@@ -198,17 +198,15 @@ def _semi(bench: Bench) -> Iterator[Measured]:
         drawn = [
             class_balanced(bench.labels, share, classes=classes, seed=bench.seed + draw) for draw in range(bench.draws)
         ]
-        scored, correct = [], []
+        draws = []
         for draw, chosen in enumerate(drawn):
             what = f"{share:.0%} of the labels, draw {draw + 1} of {bench.draws}"
-            logits_NC = _finetuned(bench, recipe, chosen, bench.seed + draw, what)
-            scored.append(_scored(bench, logits_NC))
-            correct.append((logits_NC.argmax(1) == bench.test_labels).float())
-        values = {"top1": _over(scored, "top1", torch.stack(correct).mean(0), bench)}
-        confusion = torch.tensor([scores.confusion for scores in scored]).sum(0)
-        per_class = {name: sum(s.per_class[name] for s in scored) / len(scored) for name in scored[0].per_class}
+            # from scratch: every draw has an initialisation of its own
+            anew = bench.subject.at_random(bench.seed + draw) if bench.random else None
+            start = bench if anew is None else replace(bench, subject=anew)
+            draws.append(_finetuned(start, recipe, chosen, bench.seed + draw, what))
         yield Measured(
-            Scores("top1", values, per_class, confusion.tolist()),
+            _scored(bench, *draws),
             f"{share:.0%} of the labels",
             {**_stated(recipe), "labels": len(drawn[0]), "draws": bench.draws, "steps": recipe.steps(len(drawn[0]))},
         )
@@ -314,7 +312,7 @@ class Protocol:
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(1, _knn, one_class=True),
+    "knn": Protocol(2, _knn, one_class=True),
     "linear": Protocol(2, _linear, too_few=_too_few_to_validate),
     "finetune": Protocol(2, _finetune, trains=True),
     "semi": Protocol(2, _semi, one_class=True, trains=True, too_few=_too_few_to_draw),
@@ -426,16 +424,9 @@ def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, w
     )
 
 
-def _scored(bench: Bench, logits_NC: Tensor) -> Scores:
-    return score_predictions(logits_NC, bench.test_labels, bench.train.classes, seed=bench.seed)
-
-
-def _over(scored: Sequence[Scores], name: str, correct_N: Tensor, bench: Bench) -> Score:
-    return over_draws([scores.values[name] for scores in scored], _mean(bench, correct_N))
-
-
-def _mean(bench: Bench, values_N: Tensor) -> Score:
-    return bootstrap(mean_of(values_N), len(values_N), device=bench.device, seed=bench.seed)
+def _scored(bench: Bench, *draws: Tensor) -> Scores:
+    unbalanced = is_unbalanced(bench.labels)
+    return score_predictions(draws, bench.test_labels, bench.train.classes, unbalanced=unbalanced, seed=bench.seed)
 
 
 def _stated(recipe: Recipe) -> dict[str, Any]:

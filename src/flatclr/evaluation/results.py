@@ -31,7 +31,7 @@ class Row:
     headline: str
     scores: Mapping[str, Score]
     chosen: Mapping[str, Any] = field(default_factory=dict)  # what was fixed or selected, never on test data
-    per_class: Mapping[str, float] = field(default_factory=dict)
+    per_class: Mapping[str, Score] = field(default_factory=dict)
     confusion: list[list[int]] | None = None
     seconds: float = 0.0
     data_sha256: str = ""  # of both parts
@@ -48,8 +48,8 @@ class Row:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Row:
-        scores = {name: Score(**score) for name, score in content["scores"].items()}
-        return cls(**{**content, "scores": scores})
+        scored = {part: {k: Score(**v) for k, v in content[part].items()} for part in ("scores", "per_class")}
+        return cls(**{**content, **scored})
 
 
 @dataclass(frozen=True)
