@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages, open_dataset
 from flatclr.evaluation import evaluator, features, intervals, protocols
+from flatclr.evaluation.figures import draw
 from flatclr.evaluation.finetune import Recipe
 from flatclr.evaluation.intervals import jackknife
 from flatclr.evaluation.linear import Scaling, fit_linear
@@ -332,6 +333,8 @@ def test_data_of_the_same_name_have_rows_of_their_own(tmp_path: Path) -> None:
     found = read_results(tmp_path)
     assert found is not None
     assert len({row.data_sha256 for row in found.rows}) == 2
+    ticks = [tick.get_text() for tick in draw(found).axes[0].get_yticklabels()]
+    assert ticks == ["knn on pictures"] * 2
 
 
 def test_data_are_hashed_once_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
