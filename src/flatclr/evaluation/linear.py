@@ -80,8 +80,8 @@ class Scaling:
 
     @classmethod
     def of(cls, features: Tensor) -> Scaling:
-        # in float64: else the mean of many equal numbers is not their value, and rounding is taken for a signal
-        mean_d = features.mean(0, dtype=torch.float64).to(features.dtype)
+        # from the first row: else the mean of many equal numbers is not their value, and rounding is taken for a signal
+        mean_d = features[0] + (features - features[0]).mean(0)
         deviation_d = (features - mean_d).square_().mean(0).sqrt()  # a third of std_mean's time
         constant = deviation_d <= 1e-7 * mean_d.abs()
         return cls(mean_d, torch.where(constant, 1.0, deviation_d))
