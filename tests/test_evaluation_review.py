@@ -395,7 +395,7 @@ def test_a_run_with_a_module_of_ones_own_loads_into_one(tmp_path: Path) -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(144, 6))
 
     run = flatclr.train(config(tmp_path / "run", 2), data=small_data(), encoder=module()).path
-    with pytest.raises(ValueError, match="pass into=module to load_encoder or evaluate"):
+    with pytest.raises(ValueError, match=r"or evaluate\(path, into=module\)"):
         flatclr.evaluate(run, small_data())
     assert flatclr.evaluate(run, small_data(), "knn", into=module()).rows
 
