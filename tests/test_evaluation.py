@@ -130,7 +130,7 @@ def test_test_labels_change_scores_but_nothing_that_is_chosen(everything: Evalua
     found = flatclr.evaluate(small_encoder(), with_shuffled_test_labels(small_data()), protocol="all", draws=2)
     assert len(found.rows) == len(everything.rows)
     for row, before in zip(found.rows, everything.rows, strict=True):
-        assert row.key == before.key
+        assert (*row.key[:3], *row.key[4:]) == (*before.key[:3], *before.key[4:])  # all but the hash of the data
         assert row.chosen == before.chosen
     assert found["linear"].best.value < everything["linear"].best.value
     # label by label the same images are predicted: columns of the confusion matrix keep their sums
@@ -151,7 +151,7 @@ def test_training_beats_random_weights_on_the_embedded_images(tmp_path: Path) ->
     assert isinstance(whole.train, ResidentImages)
     assert isinstance(whole.test, ResidentImages)
     order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
-    data = Dataset("some", whole.train.subset(order, "train"), whole.test.subset(order[:400], "test"))
+    data = Dataset("some", whole.train.subset(order, "train"), whole.test.subset(order[:1200], "test"))
     found = flatclr.evaluate(run.path, data, protocol=["knn", "mi"])
     random = found.random_beside(found["mi"])
     assert random is not None

@@ -125,23 +125,30 @@ def command(monkeypatch: pytest.MonkeyPatch, code: int, *arguments: object) -> N
         main()
 
 
+def noisy_images(samples: int, name: str) -> ResidentImages:
+    images = torch.randint(0, 256, (samples, 3, 16, 16), dtype=torch.uint8)
+    return ResidentImages(images, torch.arange(samples) % 2, name=name)
+
+
 def test_the_command_writes_both_with_the_measured_accuracies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = encoder(width=4)
     save_encoder(tmp_path, made, description=ABOUT)
-    images, labels = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8), torch.arange(40) % 2
-    source = ResidentImages(images, labels, name="noise")
-    flatclr.evaluate(tmp_path, Dataset("noise", source, source), "knn", out=tmp_path / "evaluation")
+    noise = Dataset("noise", *(noisy_images(samples, name) for samples, name in ((40, "train"), (20, "test"))))
+    flatclr.evaluate(tmp_path, noise, "knn", out=tmp_path / "evaluation")
+    flatclr.evaluate(tmp_path, noise, "retrieval", out=tmp_path)
     command(monkeypatch, 0, tmp_path, "--onnx", tmp_path / "e.onnx", "--folder", tmp_path / "hub", "--json")
     written = json.loads(capsys.readouterr().out)
     assert written["largest_difference"] <= 1e-4
-    assert "| knn v1 | noise | output | top1 | " in (tmp_path / "hub" / "README.md").read_text()
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert "| knn v2 | noise | output | top1 | " in card
+    assert "| retrieval v2 | noise | output | recall_at_1 | " in card
     with torch.no_grad():
         next(made.parameters()).add_(1)
     save_encoder(tmp_path, made, description=ABOUT)  # other weights: the results are not theirs
     command(monkeypatch, 0, tmp_path, "--folder", tmp_path / "hub")
-    assert "| knn v1 |" not in (tmp_path / "hub" / "README.md").read_text()
+    assert "| knn v2 |" not in (tmp_path / "hub" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from torch import nn
 
+from flatclr.data.sources import ResidentImages
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import RESULTS, Row
-from flatclr.models.encoders import Encoder
-from flatclr.models.heads import build_head
+from flatclr.models.encoders import Encoder, Normalisation
 from flatclr.models.saving import load_encoder
 from flatclr.runs import CONFIG, RunDirectory
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
+from flatclr.training.networks import Network
+from flatclr.training.parts import build_network
 
 Option = typer.Option
 NAMES = ", ".join(PROTOCOLS)
@@ -41,6 +44,10 @@ def eval_command(
     ] = None,
     architecture: Annotated[str | None, Option(help="Of a state-dict file: cnn, resnet18, timm:NAME ...")] = None,
     prefix: Annotated[str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")] = "",
+    mean: Annotated[
+        str | None, Option(help="Of the images in [0, 1], by channel with commas between, for weights from elsewhere.")
+    ] = None,
+    std: Annotated[str | None, Option(help="Deviation that goes with --mean.")] = None,
     draws: Annotated[int, Option(help="Label subsets of semi.")] = 5,
     random_row: Annotated[bool, Option(help="Measure random weights too.")] = True,
     seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = 0,
@@ -67,6 +74,7 @@ def eval_command(
             architecture=architecture,
             prefix=prefix,
             head=None if layer is None else _head(Path(encoder)),
+            normalisation=_normalisation(mean, std),
             random_row=random_row,
             draws=draws,
             seed=seed,
@@ -77,7 +85,11 @@ def eval_command(
             on_row=_print_row if as_json else display.ready,
         )
     if as_json:
-        print(json.dumps({"kind": "end", "results": str(folder / RESULTS), "skipped": found.skipped}))
+        print(
+            json.dumps(
+                {"kind": "end", "results": str(folder / RESULTS), "skipped": found.skipped, "weights": found.report}
+            )
+        )
     else:
         display.table(found, folder)
 
@@ -99,13 +111,25 @@ def _head(path: Path) -> nn.Module | None:
     config = TrainConfig.from_dict(run.config())
     encoder = load_encoder(path)
     assert isinstance(encoder, Encoder)  # runs build theirs by name
-    state = load_checkpoint(run.checkpoints).state["train_step"]["network"]
-    head = build_head(
-        encoder.features,
-        d_hidden=config.head_width,
-        d_out=config.embedding,
-        layers=config.head_layers,
-        norm=str(config.encoder_options.get("norm", "batch")),
+    size = encoder.spec.image_size
+    network = build_network(
+        config, ResidentImages(torch.zeros(1, encoder.spec.channels, size, size, dtype=torch.uint8)), encoder
     )
-    head.load_state_dict({key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")})
-    return head.eval()
+    assert isinstance(network, Network)
+    state = load_checkpoint(run.checkpoints).state["train_step"]["network"]
+    network.head.load_state_dict(
+        {key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")}
+    )
+    return network.head.eval()
+
+
+def _normalisation(mean: str | None, std: str | None) -> Normalisation | None:
+    if mean is None and std is None:
+        return None
+    try:
+        return Normalisation(*(tuple(float(part) for part in (text or "").split(",")) for text in (mean, std)))
+    except ValueError as error:
+        raise ValueError(
+            f"--mean and --std must be numbers with commas between, got {mean!r} and {std!r}; "
+            "pass both, such as --mean 0.5,0.5,0.5 --std 0.25,0.25,0.25."
+        ) from error

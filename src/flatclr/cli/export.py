@@ -33,8 +33,9 @@ def export_command(
         written |= {"onnx": onnx, "largest_difference": export_onnx(loaded, onnx)}
     if folder is not None:
         home = Path(encoder) if Path(encoder).is_dir() else Path(encoder).parent
-        found = read_results(home / "evaluation")
-        measured = found is not None and found.encoder_sha256 == weights_digest(loaded)  # else of older weights
-        export_folder(loaded, folder, results=markdown_table(found) if found is not None and measured else "")
+        digest = weights_digest(loaded)
+        found = [read_results(place) for place in (home / "evaluation", home)]  # of the command, of Python
+        tables = [markdown_table(one) for one in found if one is not None and one.encoder_sha256 == digest]
+        export_folder(loaded, folder, results="\n\n".join(tables))
         written["folder"] = folder
     print(json.dumps(written) if as_json else "\n".join(f"{key}: {value}" for key, value in written.items()))

@@ -12,7 +12,7 @@ from flatclr.data.sources import Dataset, ResidentImages
 DIGITS = "digits"
 
 
-def digits() -> Dataset:
+def digits(image_size: int | None = None) -> Dataset:
     """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, a third of each class for testing."""
     try:
         load_digits = importlib.import_module("sklearn.datasets").load_digits
@@ -27,5 +27,5 @@ def digits() -> Dataset:
     test = torch.cat([m[: len(m) // 3] for m in (order[labels[order] == c] for c in range(10))]).sort().values
     mask = torch.ones(len(labels), dtype=torch.bool)
     mask[test] = False
-    whole = ResidentImages(images, labels, name=DIGITS)
+    whole = ResidentImages.of(images, labels, image_size=image_size, name=DIGITS)
     return Dataset(DIGITS, whole.subset(mask.nonzero()[:, 0], f"{DIGITS}/train"), whole.subset(test, f"{DIGITS}/test"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,25 @@ from torch import nn
 
 from flatclr.checks import checked_device, require_count, require_one_of
 from flatclr.data.digits import DIGITS, digits
+from flatclr.data.named import Progress
 from flatclr.data.sources import Dataset, ImageSource, open_dataset
 from flatclr.evaluation.features import (
     OUTPUT,
     FeatureCache,
-    Progress,
     compute_features,
     layers_by_depth,
     weights_digest,
 )
-from flatclr.evaluation.protocols import PROTOCOLS, Bench, splits_of, unfit
+from flatclr.evaluation.protocols import PROTOCOLS, Bench, at_home_size, splits_of, unfit
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row, write_results
-from flatclr.evaluation.subjects import Subject, WithHead, is_by_name, open_named, open_subject
+from flatclr.evaluation.subjects import (
+    AdaptedSource,
+    Subject,
+    WithHead,
+    is_by_name,
+    open_named,
+    open_subject,
+)
 from flatclr.models.encoders import Normalisation
 
 
@@ -40,6 +47,7 @@ def evaluate(
     image_size: int | None = None,
     architecture: str | None = None,
     prefix: str = "",
+    into: nn.Module | None = None,
     head: nn.Module | None = None,
     normalisation: Normalisation | None = None,
     random_row: bool = True,
@@ -56,13 +64,15 @@ def evaluate(
     Args:
         run_or_encoder: a run directory; an encoder's folder or file; "timm:NAME", "torchvision:NAME"; a state-dict file
             with `architecture`; any `nn.Module`; any callable from images [N, C, S, S] to features [N, d]. A module is
-            left as it is, bit for bit.
+            left as it is, bit for bit; so are modules that a callable refers to by closure, global name, `self`,
+            attribute or `functools.partial`. What else a callable changes is its own affair.
         data: what `flatclr train --data` takes, or a `Dataset`; None: what the run was trained on, else the embedded
-            images.
+            images, unless the encoder's description names other data.
         protocol: one of `PROTOCOLS`, several, or "all" (those that do not fit the data are listed in `skipped`).
         layer: probe this submodule instead of the output; "all": every top-level part in turn.
         transfer_data: of the protocol transfer; scikit-learn's digits unless given.
         architecture, prefix: of a state-dict file: what `build_encoder` takes, and what its keys begin with.
+        into: a module of the architecture of a run or encoder file that was not built by name.
         head: the projection head, so that its layers can be probed as "head.NAME".
         normalisation: of images in [0, 1], where the encoder brings none.
         random_row: measure random weights too.
@@ -74,8 +84,17 @@ def evaluate(
     protocols = _protocols(protocol)
     require_count("draws", draws, advice="5 is the default.")
     target = checked_device(device)
+    probing = layer not in (None, OUTPUT)
     subject, dataset = _open(
-        run_or_encoder, data, data_dir, image_size, architecture, prefix, head=head, normalisation=normalisation
+        run_or_encoder,
+        data,
+        data_dir,
+        image_size,
+        architecture,
+        prefix,
+        head=head if probing else None,  # the output is the encoder's
+        normalisation=normalisation,
+        into=into,
     )
     home = next((weight.device for weight in subject.module.parameters()), target)
     subject.module.to(target)
@@ -93,15 +112,14 @@ def evaluate(
             cache=FeatureCache(None if cache is None else Path(cache)),
             seed=seed,
             draws=draws,
-            transfer=lru_cache(lambda: _open_transfer(transfer_data, data_dir)),
+            transfer=lru_cache(lambda: _adapted(_open_transfer(transfer_data, data_dir), subject, train)),
             progress=progress,
-            memo={},
         )
         benches = {TRAINED: bench}
         fresh = subject.at_random(seed) if random_row else None
         if fresh is not None:
-            benches[RANDOM] = replace(bench, subject=fresh)
-        reasons = {name: unfit(name, bench, probing=layer is not None) for name in protocols}
+            benches[RANDOM] = replace(bench, subject=fresh, random=True)
+        reasons = {name: unfit(name, bench, probing=probing) for name in protocols}
         skipped = tuple((name, reason) for name, reason in reasons.items() if reason is not None)
         if len(skipped) == len(protocols):
             raise ValueError(skipped[0][1])
@@ -110,18 +128,24 @@ def evaluate(
         compute_features(subject.module, train, subject.plain(), layers=layers, index=some, device=target)
         if out is not None:
             _make_folder(Path(out))
-        rows = []
+        found = Evaluation(
+            encoder=subject.name,
+            encoder_sha256=weights_digest(subject.bare),
+            rows=(),
+            skipped=skipped,
+            report=subject.report,
+            architecture=None if subject.architecture is None else repr((subject.architecture, subject.bare)),
+            normalisation=None if subject.normalisation is None else asdict(subject.normalisation),
+        )
         for name in (name for name in protocols if reasons[name] is None):
             for row in _rows(name, benches):
-                rows.append(row)
+                found = replace(found, rows=(*found.rows, row))
                 if on_row is not None:
                     on_row(row)
-        digest = weights_digest(subject.bare)
+            if out is not None:  # what goes wrong later takes nothing away
+                write_results(Path(out), found)
     finally:
         subject.module.to(home)
-    found = Evaluation(subject.name, digest, tuple(rows), skipped, subject.report)
-    if out is not None:
-        write_results(Path(out), found)
     return found
 
 
@@ -139,13 +163,16 @@ def _rows(name: str, benches: Mapping[str, Bench]) -> Iterator[Row]:
     for weights, bench in benches.items():
         for layer in bench.layers[:1] if protocol.trains else bench.layers:
             looking = replace(bench, layer=layer)
+            measured_on = at_home_size(bench) if protocol.elsewhere else bench
             started = time.monotonic()
             for measured in protocol.run(looking):
                 yield Row(
                     protocol=name,
                     version=protocol.version,
                     variant=measured.variant,
-                    data=bench.transfer().name if protocol.elsewhere else bench.data,
+                    data=measured_on.data,
+                    data_sha256=measured_on.data_sha256,
+                    seed=bench.seed,
                     layer=layer,
                     weights=weights,
                     headline=measured.scores.headline,
@@ -179,12 +206,10 @@ def _open(
     *,
     head: nn.Module | None,
     normalisation: Normalisation | None,
+    into: nn.Module | None = None,
 ) -> tuple[Subject, Dataset]:
-    def opened(spec: str | Path | Dataset | None, size: int | None) -> Dataset:
-        return spec if isinstance(spec, Dataset) else open_dataset(spec, data_dir=data_dir, image_size=size)
-
-    if is_by_name(run_or_encoder):
-        dataset = opened(data, image_size)
+    if is_by_name(run_or_encoder, architecture):
+        dataset = _open_data(data, data_dir, image_size)
         train, _ = splits_of(dataset)
         subject = open_named(
             run_or_encoder,
@@ -195,8 +220,15 @@ def _open(
             normalisation=normalisation,
         )
         return subject, dataset
-    subject = open_subject(run_or_encoder, head=head, normalisation=normalisation)
-    dataset = opened(subject.data if data is None else data, image_size or subject.image_size)
+    subject = open_subject(run_or_encoder, head=head, normalisation=normalisation, into=into)
+    dataset = _open_data(
+        subject.data if data is None else data, data_dir or subject.data_dir, image_size or subject.image_size
+    )
+    if data is None and subject.trained_on not in (None, dataset.name):
+        raise ValueError(
+            f"the data must be named for an encoder trained on {subject.trained_on!r}, got {dataset.name!r} by "
+            "default; pass --data (data= from Python)."
+        )
     _require_fit(subject, dataset)
     return subject, dataset
 
@@ -218,7 +250,7 @@ def _require_fit(subject: Subject, dataset: Dataset) -> None:
 
 
 def _layers(subject: Subject, source: ImageSource, layer: str | None, device: torch.device) -> tuple[str, ...]:
-    if layer is None:
+    if layer in (None, OUTPUT):
         return (OUTPUT,)
     if layer != "all":
         inside = {name for name, _ in subject.module.named_modules() if name} | {OUTPUT}
@@ -235,7 +267,22 @@ def _layers(subject: Subject, source: ImageSource, layer: str | None, device: to
     return known
 
 
-def _open_transfer(data: str | Path | Dataset | None, data_dir: str | Path | None) -> Dataset:
+def _open_data(
+    data: str | Path | Dataset | None, data_dir: str | Path | None, image_size: int | None = None
+) -> Dataset:
     if isinstance(data, Dataset):
         return data
-    return digits() if data in (None, DIGITS) else open_dataset(data, data_dir=data_dir)
+    return digits(image_size) if data == DIGITS else open_dataset(data, data_dir=data_dir, image_size=image_size)
+
+
+def _open_transfer(data: str | Path | Dataset | None, data_dir: str | Path | None) -> Dataset:
+    return _open_data(DIGITS if data is None else data, data_dir)
+
+
+def _adapted(dataset: Dataset, subject: Subject, like: ImageSource) -> Dataset:
+    """Resized and centre-cropped to what the encoder knows."""
+    train, test = splits_of(dataset)
+    channels, size = subject.channels or like.channels, subject.image_size or like.image_size
+    parts = [None if part is None else AdaptedSource(part, channels, size) for part in (train, test)]
+    assert parts[0] is not None
+    return Dataset(dataset.name, parts[0], parts[1], bank=parts[0])

@@ -15,22 +15,25 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from flatclr.checks import unusable_rows
+from flatclr.data.named import Progress
 from flatclr.data.sources import ImageSource
 from flatclr.files import replace_files
 
-FEATURES_VERSION = 1  # of how they are computed; part of the key
+FEATURES_VERSION = 2  # of how they are computed; part of the key
 IMAGES_AT_ONCE = 512
 OUTPUT = "output"
 _WRAPPERS = re.compile(r"^((encoder|model|head)\.)+")
-Progress = Callable[[str, int, int], None]
 Prepare = Callable[[Tensor], Tensor]  # uint8 images -> what the encoder takes
 
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule's mode is put back."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    """Evaluation mode without gradients, also of modules that a callable holds; every submodule's mode is put back."""
+    wholes = (module, *getattr(module, "held", ()))
+    modes = [(part, part.training) for whole in wholes for part in whole.modules()]
+    for whole in wholes:
+        whole.eval()
     try:
         with torch.no_grad():
             yield
@@ -45,9 +48,10 @@ class FeatureCache:
 
     folder: Path | None
 
-    def get(self, key: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    def get(self, key_of: Callable[[], str], compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         if self.folder is None:
             return compute()
+        key = key_of()
         path = self.folder / f"{key}.safetensors"
         found = _read(path, key)
         if found is not None:
@@ -82,15 +86,14 @@ def weights_digest(module: nn.Module) -> str:
     return _digest({name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)})
 
 
-def feature_key(
-    module: nn.Module, architecture: Any, source: ImageSource, preparation: Any, layers: Sequence[str]
-) -> str:
-    """Changes with the weights, the architecture, the data, how images are prepared, and the layers."""
+def feature_key(module: nn.Module, architecture: Any, fingerprint: str, preparation: Any, layers: Sequence[str]) -> str:
+    """Changes with the weights, the architecture and its parts, the data, how images are prepared, and the layers."""
     parts = (
         FEATURES_VERSION,
         weights_digest(module),
         repr(architecture),
-        source.fingerprint(),
+        repr(module),  # what was changed in it after it was built
+        fingerprint,
         repr(preparation),
         tuple(layers),
     )
@@ -107,7 +110,9 @@ def compute_features(
     device: torch.device,
     progress: Progress | None = None,
 ) -> dict[str, Tensor]:
-    """float32 [N, d] for every layer, on `device`; feature maps [N, d, H, W] and tokens [N, T, d] are averaged.
+    """float32 [N, d] for every layer, on `device`, all finite; positions of maps and tokens [N, T, d] are averaged.
+
+    Maps are [N, d, S, S] or, where only the first two of the last three sides agree, [N, S, S, d].
 
     Args:
         layers: names of submodules, or "output" for what the module returns.
@@ -120,21 +125,26 @@ def compute_features(
             part = index[start : start + IMAGES_AT_ONCE]
             images = prepare(source.batch(part).to(device))
             seen.clear()
-            seen[OUTPUT] = _forward(module, images, source)
+            seen[OUTPUT] = _forward(module, images, source.name)
             for name in layers:
                 if name not in seen:
                     raise ValueError(f"layer must be used by the encoder, got {name!r}, which is not; see --layer all.")
                 kept[name].append(_rows(seen[name], name))
             if progress is not None:
                 progress(f"encoding {source.name}", start + len(part), len(index))
-    return {name: torch.cat(parts) for name, parts in kept.items()}
+    features = {name: torch.cat(parts) for name, parts in kept.items()}
+    for name, rows in features.items():
+        problem = unusable_rows(f"features of {source.name} at layer {name!r}", rows, directions=False)
+        if problem is not None:
+            raise ValueError(problem)
+    return features
 
 
 def layers_by_depth(module: nn.Module, images: Tensor) -> tuple[str, ...]:
     """The top-level parts of encoder and head in order of use, without those that only repeat the one before."""
     names = [name for name, _ in module.named_modules() if name and "." not in _WRAPPERS.sub("", name)]
     with frozen(module), _watched(module, names) as seen:
-        module(images)
+        _forward(module, images, "the data")
     kept: dict[str, Tensor] = {}
     for name, value in seen.items():
         if isinstance(value, Tensor) and value.dim() >= 2:
@@ -152,7 +162,8 @@ def _watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            seen[name] = output
+            # pooled at once: a later layer may work in place
+            seen[name] = _rows(output, name) if isinstance(output, Tensor) and output.dim() >= 2 else output
 
         return hook
 
@@ -164,13 +175,19 @@ def _watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any
             handle.remove()
 
 
-def _forward(module: nn.Module, images: Tensor, source: ImageSource) -> Any:
+def _forward(module: nn.Module, images: Tensor, data: str) -> Any:
+    kinds = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
     try:
-        return module(images)
+        return module(images.to(next(kinds, images.dtype)))
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"{len(images)} images of {data} must fit into the memory of {images.device}, got too little; "
+            "free some of it, or pass device='cpu'."
+        ) from error
     except (RuntimeError, ValueError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
-            f"the encoder must take images {list(images.shape[1:])} of {source.name}, got: {reason}; "
+            f"the encoder must take images {list(images.shape[1:])} of {data}, got: {reason}; "
             "pass data of the size and channels it was built for, or use protocol transfer."
         ) from error
 
@@ -179,5 +196,14 @@ def _rows(value: Any, name: str) -> Tensor:
     if not isinstance(value, Tensor) or value.dim() < 2:
         got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"layer {name!r} must give a tensor [N, d, ...], got {got}; probe another one.")
-    pooled: Tensor = value.mean(1) if value.dim() == 3 else value  # tokens [N, T, d]
-    return (pooled.flatten(2).mean(2) if pooled.dim() > 3 else pooled).detach().float()
+    return _pooled(value.detach().float())
+
+
+def _pooled(value: Tensor) -> Tensor:
+    """[N, d], in memory of its own."""
+    if value.dim() == 3:  # tokens [N, T, d]
+        return value.mean(1)
+    sides = value.shape[1:]
+    if len(sides) == 3 and sides[0] == sides[1] != sides[2]:  # channels last; images are square
+        return value.mean((1, 2))
+    return value.flatten(2).mean(2) if value.dim() > 3 else value.clone()

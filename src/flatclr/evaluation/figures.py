@@ -41,18 +41,24 @@ def draw(evaluation: Evaluation) -> Figure:
 
 
 def _label(row: Row) -> str:
-    return "\n".join(part for part in (row.protocol, row.variant) if part)
+    return "\n".join(part for part in (f"{row.protocol} on {row.data}", row.variant) if part)
+
+
+def _group(row: Row) -> tuple[str, ...]:
+    """What rows of one bar or line share; data may have the same name."""
+    return row.key[:-2]
 
 
 def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    names = list(dict.fromkeys(_label(row) for row in rows))
+    names = {_group(row): _label(row) for row in rows}
+    places = {group: place for place, group in enumerate(names)}
     for row in rows:
-        place = names.index(_label(row)) + (0.2 if row.weights == RANDOM else -0.2)
+        place = places[_group(row)] + (0.2 if row.weights == RANDOM else -0.2)
         value, low, high = (100 * number for number in (row.best.value, row.best.low, row.best.high))
         axes.barh(place, value, height=0.36, color=COLOUR_OF[row.weights])
         axes.errorbar(value, place, xerr=[[value - low], [high - value]], color="black", capsize=2, linewidth=1)
         axes.annotate(f"{value:.1f}", (0, place), (4, 0), textcoords="offset points", va="center", color="white")
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), list(names.values()))
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.grid(axis="y", visible=False)
@@ -61,14 +67,14 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _depth(axes: Axes, rows: Sequence[Row]) -> None:
-    lines = list(dict.fromkeys((_label(row), row.weights) for row in rows))
+    lines = {(_group(row), row.weights): _label(row) for row in rows}
     layers = list(dict.fromkeys(row.layer for row in rows))
-    colours = dict(zip(dict.fromkeys(name for name, _ in lines), COLOURS * 9, strict=False))
-    for name, weights in lines:
-        of_line = [row for row in rows if (_label(row), row.weights) == (name, weights)]
+    colours = dict(zip(dict.fromkeys(group for group, _ in lines), COLOURS * 9, strict=False))
+    for (group, weights), name in lines.items():
+        of_line = [row for row in rows if (_group(row), row.weights) == (group, weights)]
         places = [layers.index(row.layer) for row in of_line]
         style = "o-" if weights == TRAINED else "o:"
-        colour = colours[name]
+        colour = colours[group]
         axes.plot(places, [100 * row.best.value for row in of_line], style, label=f"{name}, {weights}", color=colour)
         low, high = (
             [100 * number for number in bound]
@@ -90,7 +96,8 @@ def _gauges(axes: Axes, rows: Sequence[Row]) -> None:
         random = next((other for other in rows if other.key == (*row.key[:-1], RANDOM)), None)
         for name, score in row.scores.items():
             other = "" if random is None else f" / {random.scores[name].value:.2f}"
-            lines.append((name.replace("_", " "), f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]{other}"))
+            shown = name.replace("_", " ") + (f" ({row.data})" if len({row.data_sha256 for row in rows}) > 1 else "")
+            lines.append((shown, f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]{other}"))
     for line, (name, text) in enumerate(lines):
         height = 0.94 - 0.1 * line
         axes.text(0.0, height, name, transform=axes.transAxes, va="top")

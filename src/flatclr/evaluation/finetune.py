@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flatclr.data.loading import BatchPlan, seeded_generator
+from flatclr.data.named import Progress
 from flatclr.data.sources import ImageSource
 from flatclr.data.views import crops_and_flips
-from flatclr.evaluation.features import OUTPUT, Progress, compute_features
+from flatclr.evaluation.features import OUTPUT, compute_features
 from flatclr.evaluation.linear import LinearClassifier, fit_linear
 from flatclr.evaluation.subjects import Subject, view_of
 from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
@@ -76,7 +77,10 @@ def finetune(
     The caller's random state stays as it was; dropout and the like draw from `seed`.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else ()):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach every device
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         network = _trained(subject, source, labels, classes, chosen, recipe, device, seed, progress, what)
     return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
 
@@ -94,7 +98,7 @@ def _trained(
     what: str,
 ) -> Classifier:
     chosen = torch.arange(len(source)) if chosen is None else chosen
-    encoder = copy.deepcopy(subject.module).requires_grad_(True).to(device)
+    encoder = copy.deepcopy(subject.bare).float().requires_grad_(True).to(device)
     features = compute_features(encoder, source, subject.plain(), index=chosen, device=device)[OUTPUT]
     probe = fit_linear(features, labels[chosen].to(device), classes=classes, l2=recipe.probe_l2)
     network = Classifier(encoder, probe).to(device)
@@ -129,18 +133,25 @@ def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> 
     >>> class_balanced(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, classes=2, seed=0).shape
     torch.Size([2])
     """
-    each = max(1, round(share * len(labels) / classes))
     order = torch.randperm(len(labels), generator=seeded_generator(seed, "labels"))
-    chosen = []
-    for number in range(classes):
-        members = order[labels[order] == number]
-        if len(members) < each:
-            raise ValueError(
-                f"every class must have {each} training images for {share:.0%} of the labels, got {len(members)} of "
-                f"class {number}; leave out the class, or use protocol linear."
-            )
-        chosen.append(members[:each])
-    return torch.cat(chosen)
+    each = _of_each_class(labels, share, classes)
+    return torch.cat([order[labels[order] == number][:each] for number in range(classes)])
+
+
+def shortage(labels: Tensor, share: float, classes: Sequence[str]) -> str | None:
+    """What `class_balanced` would lack, as in "must have X, got Y"; None where it has enough."""
+    each = _of_each_class(labels, share, len(classes))
+    counts = torch.bincount(labels, minlength=len(classes))
+    least = int(counts.argmin())
+    if counts[least] >= each:
+        return None
+    return (
+        f"{each} training images of every class for {share:.0%} of the labels, got {counts[least]} of {classes[least]}"
+    )
+
+
+def _of_each_class(labels: Tensor, share: float, classes: int) -> int:
+    return max(1, round(share * len(labels) / classes))
 
 
 def _loss(labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

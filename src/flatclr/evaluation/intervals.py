@@ -15,8 +15,8 @@ from flatclr.data.loading import seeded_generator
 RESAMPLES = 1000
 GROUPS = 20
 ENTRIES_AT_ONCE = 2**23
-NORMAL = 1.96
-# 97.5 % quantile of Student's t by degrees of freedom; beyond, the normal one
+NORMAL = 1.959964
+# 97.5 % quantile of Student's t by degrees of freedom; beyond, a series
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 Statistic = Callable[[Tensor], Tensor]  # weights of the samples [B, N] -> values [B]
 
@@ -47,12 +47,7 @@ def bootstrap(statistic: Statistic, samples: int, *, device: torch.device | None
         parts.append(statistic(counts_BN.to(device)).double().cpu())
     value = statistic(torch.ones(1, samples, device=device)).double().item()
     low, high = torch.cat(parts).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    unseen = 1 - 0.025 ** (1 / samples)
-    if low == high == value == 1:
-        return Score(value, 1 - unseen, 1.0)
-    if low == high == value == 0:
-        return Score(value, 0.0, unseen)
-    return Score(value, low, high)
+    return as_share(Score(value, low, high), samples)
 
 
 def mean_of(values_N: Tensor) -> Statistic:
@@ -68,7 +63,7 @@ def jackknife(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Score]:
-    """Estimates ± 1.96 standard errors from leaving out one of 20 groups at a time; the function takes sample numbers.
+    """Estimates ± t standard errors from leaving out one of 20 groups at a time; the function takes sample numbers.
 
     For what depends on pairs of samples: a bootstrap would draw samples twice, and a copy is its own neighbour.
     """
@@ -82,8 +77,49 @@ def jackknife(
     scores = {}
     for name, value in whole.items():
         error = math.sqrt((len(parts) - 1) * statistics.pvariance([found[name] for found in left_out]))
-        scores[name] = Score(value, value - NORMAL * error, value + NORMAL * error)
+        half = student(len(parts) - 1) * error
+        scores[name] = Score(value, value - half, value + half)
     return scores
+
+
+def largest_group(samples: int) -> int:
+    """How many samples `jackknife` leaves out at once, at most."""
+    return math.ceil(samples / GROUPS)
+
+
+def as_share(score: Score, samples: int) -> Score:
+    """The interval within 0 and 1; where all samples agree, the far end is the exact binomial one."""
+    if score.low == score.value == score.high and score.value in (0, 1):
+        unseen = 1 - 0.025 ** (1 / samples)
+        return Score(score.value, score.value * (1 - unseen), score.value + (1 - score.value) * unseen)
+    return Score(score.value, max(0.0, score.low), min(1.0, score.high))
+
+
+def wilson(share: float, samples: int) -> Score:
+    """A share of independent samples with its score interval, which holds for few of them too (Wilson 1927).
+
+    >>> round(wilson(1.0, 10).low, 4)
+    0.7225
+    """
+    shrunk = NORMAL**2 / samples
+    centre, scale = share + shrunk / 2, 1 + shrunk
+    half = NORMAL * math.sqrt(share * (1 - share) / samples + shrunk / (4 * samples))
+    return Score(share, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
+
+
+def student(freedom: int) -> float:
+    """97.5 % quantile of Student's t: a table, and beyond it the series in 1 / freedom (Fisher & Cornish 1960).
+
+    >>> round(student(19), 3), round(student(100), 3)
+    (2.093, 1.984)
+    """
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z, n = NORMAL, freedom
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n + second / n**2 + third / n**3
 
 
 def over_draws(scores: Sequence[Score], pooled: Score) -> Score:
@@ -95,7 +131,6 @@ def over_draws(scores: Sequence[Score], pooled: Score) -> Score:
     mean, freedom = statistics.fmean(values), len(values) - 1
     if freedom == 0:
         return pooled
-    quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL
-    between = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    between = student(freedom) * statistics.stdev(values) / math.sqrt(len(values))
     below, above = mean - pooled.low, pooled.high - mean
     return Score(mean, mean - math.hypot(between, below), mean + math.hypot(between, above))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number
 from flatclr.data.loading import seeded_generator
+from flatclr.data.named import Progress
 from flatclr.precision import accumulation_type
 
 L2_PATH = tuple(10 ** (-half / 2) for half in range(13))  # 1 down to 1e-6, each fit starting from the one before
@@ -27,7 +28,6 @@ LARGEST_GRADIENT = 5e-5  # scikit-learn's solver stops at 1e-4 on the same scale
 MOST_ITERATIONS = 1000
 MOST_HALVINGS = 25
 MEMORY = 10  # pairs of steps and gradient changes that L-BFGS keeps
-Progress = Callable[[str, int, int], None]
 
 
 class Loss(Protocol):
@@ -80,7 +80,8 @@ class Scaling:
 
     @classmethod
     def of(cls, features: Tensor) -> Scaling:
-        mean_d = features.mean(0)
+        # from the first row: else the mean of many equal numbers is not their value, and rounding is taken for a signal
+        mean_d = features[0] + (features - features[0]).mean(0)
         deviation_d = (features - mean_d).square_().mean(0).sqrt()  # a third of std_mean's time
         constant = deviation_d <= 1e-7 * mean_d.abs()
         return cls(mean_d, torch.where(constant, 1.0, deviation_d))

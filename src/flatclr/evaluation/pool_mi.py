@@ -13,12 +13,13 @@ from flatclr.contrast import ContrastStats, contrast_stats
 POOL_BETAS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
-def pool_mi_nats(z_a: Tensor, z_b: Tensor, *, beta: float) -> dict[str, float]:
+def pool_mi_nats(z_a: Tensor, z_b: Tensor, *, beta: float, chooses: Tensor | None = None) -> dict[str, float]:
     """InfoNCE's bound with all other samples as negatives: what the encoder really shares between the views.
 
-    `pool_mi_nats` is the bound at `beta`. `pool_best_beta` is chosen on every second sample, in a pool of these alone,
-    and `pool_mi_best_nats` is the bound at it over the other samples, against the whole pool: the choice cannot flatter
-    the anchors it is read on. `pool_ceiling_nats` is the most either can say.
+    `pool_mi_nats` is the bound at `beta`. `pool_best_beta` is chosen on the samples that `chooses` marks (every second
+    one unless given), in a pool of these alone, and `pool_mi_best_nats` is the bound at it over the other samples,
+    against the whole pool: the choice cannot flatter the anchors it is read on. `pool_ceiling_nats` is the most either
+    can say.
 
     >>> z = torch.nn.functional.one_hot(torch.arange(8)).float()
     >>> round(pool_mi_nats(z, z, beta=32.0)["pool_mi_nats"], 4), round(math.log(8), 4)
@@ -28,11 +29,14 @@ def pool_mi_nats(z_a: Tensor, z_b: Tensor, *, beta: float) -> dict[str, float]:
     require_number("beta", beta, above=0)
     if len(z_a) < 4:
         raise ValueError(f"a pool must have at least 4 samples, got {len(z_a)}; halves of 1 have no negatives.")
-    best = max((*POOL_BETAS, beta), key=lambda b: _stats(z_a[::2], z_b[::2], b).mi_nats.item())
+    if chooses is None:
+        chooses = torch.arange(len(z_a), device=z_a.device) % 2 == 0
+    a, b = z_a[chooses], z_b[chooses]
+    best = max((*POOL_BETAS, beta), key=lambda tried: _stats(a, b, tried).mi_nats.item())
     ceiling = math.log(len(z_a))
     return {
         "pool_mi_nats": _stats(z_a, z_b, beta).mi_nats.item(),
-        "pool_mi_best_nats": ceiling - _stats(z_a, z_b, best).info_nce[1::2].mean().item(),
+        "pool_mi_best_nats": ceiling - _stats(z_a, z_b, best).info_nce[~chooses].mean().item(),
         "pool_ceiling_nats": ceiling,
         "pool_best_beta": best,
     }

@@ -5,6 +5,7 @@ Nothing is selected on test data: what a protocol chooses, it chooses on trainin
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,27 +16,25 @@ from torch import Tensor
 
 from flatclr import diagnostics
 from flatclr.data.loading import seeded_generator
+from flatclr.data.named import Progress
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.evaluation.features import (
+    OUTPUT,
     FeatureCache,
-    Progress,
     compute_features,
     feature_key,
 )
-from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
-from flatclr.evaluation.intervals import Score, bootstrap, jackknife, mean_of, over_draws
+from flatclr.evaluation.finetune import Recipe, class_balanced, finetune, shortage
+from flatclr.evaluation.intervals import as_share, jackknife, largest_group
 from flatclr.evaluation.knn import knn_votes, neighbours_for
 from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.retrieval import RANKS, retrieve
-from flatclr.evaluation.scores import Scores, score_predictions, selection_score
-from flatclr.evaluation.subjects import (
-    AdaptedSource,
-    Subject,
-)
+from flatclr.evaluation.scores import Scores, is_unbalanced, score_predictions, selection_score
+from flatclr.evaluation.subjects import Subject
 
 LABEL_SHARES = (0.01, 0.1)
-VIEWED_IMAGES = 2048
+VIEWED_IMAGES, FEWEST_VIEWED = 2048, 8
 DEFAULT_BETA = 10.0
 
 
@@ -62,7 +61,10 @@ class Bench:
     draws: int
     transfer: Callable[[], Dataset]
     progress: Progress | None
-    memo: dict[str, dict[str, Tensor]]  # features of this run, by key
+    # of this evaluation, by identity of module and source, which live as long
+    memo: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    fingerprints: dict[int, str] = field(default_factory=dict)
+    random: bool = False  # weights drawn anew, not trained
 
     @cached_property
     def labels(self) -> Tensor:
@@ -72,9 +74,10 @@ class Bench:
 
     @cached_property
     def test_labels(self) -> Tensor:
-        labels = None if self.test is None else labels_of(self.test)
+        assert self.test is not None
+        labels = labels_of(self.test)
         assert labels is not None
-        return labels.to(self.device)
+        return _renumbered(labels, self.test.classes, self.train.classes).to(self.device)
 
     @property
     def several_classes(self) -> bool:
@@ -90,6 +93,17 @@ class Bench:
         """Where label-free protocols look: the test images where there are some."""
         return self.train if self.test is None else self.test
 
+    def fingerprint(self, source: ImageSource) -> str:
+        if id(source) not in self.fingerprints:
+            self.fingerprints[id(source)] = source.fingerprint()
+        return self.fingerprints[id(source)]
+
+    @property
+    def data_sha256(self) -> str:
+        """Of both parts: a name alone does not say which images they are."""
+        parts = [self.fingerprint(source) for source in (self.train, self.test) if source is not None]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     def features(self, source: ImageSource) -> Tensor:
         """Of the chosen layer; all layers of the run are computed in one pass, once."""
 
@@ -103,12 +117,17 @@ class Bench:
                 progress=self.progress,
             )
 
-        known = self.subject.architecture
-        key = feature_key(self.subject.module, known, source, self.subject.normalisation, self.layers)
-        if key not in self.memo:
-            cache = self.cache if known is not None else FeatureCache(None)
-            self.memo[key] = {name: value.to(self.device) for name, value in cache.get(key, compute).items()}
-        return self.memo[key][self.layer]
+        def key() -> str:
+            subject = self.subject
+            return feature_key(
+                subject.module, subject.architecture, self.fingerprint(source), subject.normalisation, self.layers
+            )
+
+        place = (id(self.subject.module), id(source))
+        if place not in self.memo:
+            cache = self.cache if self.subject.architecture is not None else FeatureCache(None)
+            self.memo[place] = {name: value.to(self.device) for name, value in cache.get(key, compute).items()}
+        return self.memo[place][self.layer]
 
     def telling(self, what: str) -> Callable[[int, int], None] | None:
         return None if self.progress is None else partial(self.progress, what)
@@ -179,44 +198,48 @@ def _semi(bench: Bench) -> Iterator[Measured]:
         drawn = [
             class_balanced(bench.labels, share, classes=classes, seed=bench.seed + draw) for draw in range(bench.draws)
         ]
-        scored, correct = [], []
+        draws = []
         for draw, chosen in enumerate(drawn):
             what = f"{share:.0%} of the labels, draw {draw + 1} of {bench.draws}"
-            logits_NC = _finetuned(bench, recipe, chosen, bench.seed + draw, what)
-            scored.append(_scored(bench, logits_NC))
-            correct.append((logits_NC.argmax(1) == bench.test_labels).float())
-        values = {"top1": _over(scored, "top1", torch.stack(correct).mean(0), bench)}
-        confusion = torch.tensor([scores.confusion for scores in scored]).sum(0)
-        per_class = {name: sum(s.per_class[name] for s in scored) / len(scored) for name in scored[0].per_class}
+            # from scratch: every draw has an initialisation of its own
+            anew = bench.subject.at_random(bench.seed + draw) if bench.random else None
+            start = bench if anew is None else replace(bench, subject=anew)
+            draws.append(_finetuned(start, recipe, chosen, bench.seed + draw, what))
         yield Measured(
-            Scores("top1", values, per_class, confusion.tolist()),
+            _scored(bench, *draws),
             f"{share:.0%} of the labels",
             {**_stated(recipe), "labels": len(drawn[0]), "draws": bench.draws, "steps": recipe.steps(len(drawn[0]))},
         )
 
 
 def _transfer(bench: Bench) -> Iterator[Measured]:
-    away = _at_home_size(bench)
+    away = at_home_size(bench)
     yield from _linear(away, "linear")
-    if bench.subject.trainable:
+    if bench.subject.trainable and bench.layer == OUTPUT:
         yield from _finetune(away, "finetune")
 
 
 def _retrieval(bench: Bench) -> Iterator[Measured]:
     assert bench.test is not None
-    found = retrieve(bench.features(bench.test), bench.test_labels)
-    queries = len(found.average_precision_N)
-    values = {
-        f"recall_at_{k}": _mean(bench, found.recall_NK[:, column]) for column, k in enumerate(RANKS) if k < queries
-    }
-    values["mean_average_precision"] = _mean(bench, found.average_precision_N)
-    yield Measured(Scores("recall_at_1", values), chosen={"queries": queries})
+    features, labels = bench.features(bench.test), bench.test_labels
+    ranks = [k for k in RANKS if k < len(labels)]
+
+    def means(rows: Tensor) -> dict[str, float]:
+        found = retrieve(features[rows], labels[rows], ranks=ranks)
+        recalls = {f"recall_at_{k}": found.recall_NK[:, i].float().mean().item() for i, k in enumerate(ranks)}
+        return recalls | {"mean_average_precision": found.average_precision_N.mean().item()}
+
+    found = jackknife(means, len(labels), seed=bench.seed, progress=bench.telling("retrieval"))
+    values = {name: as_share(score, len(labels)) for name, score in found.items()}
+    yield Measured(Scores("recall_at_1", values), chosen={"images": len(labels)})
 
 
 def _geometry(bench: Bench) -> Iterator[Measured]:
     z_a, z_b, index = bench.two_views()
     labels = labels_of(bench.shown)
     of_class = None if labels is None or labels.dim() == 2 else labels[index].to(bench.device)
+    if of_class is not None and len(index) - torch.bincount(of_class).max() <= largest_group(len(index)):
+        of_class = None  # what is left without one group may be of a single class
 
     def gauges(rows: Tensor) -> dict[str, float]:
         found = {
@@ -237,8 +260,10 @@ def _mi(bench: Bench) -> Iterator[Measured]:
     z_a, z_b, index = bench.two_views()
     beta = bench.subject.beta or DEFAULT_BETA
 
+    chooses = torch.arange(len(index), device=z_a.device) % 2 == 0  # an image keeps its half when others are left out
+
     def bounds(rows: Tensor) -> dict[str, float]:
-        return pool_mi_nats(z_a[rows], z_b[rows], beta=beta)
+        return pool_mi_nats(z_a[rows], z_b[rows], beta=beta, chooses=chooses[rows])
 
     found = jackknife(bounds, len(index), seed=bench.seed, progress=bench.telling("mutual information"))
     values = {name: found[name] for name in ("pool_mi_best_nats", "pool_mi_nats")}
@@ -247,26 +272,54 @@ def _mi(bench: Bench) -> Iterator[Measured]:
     yield Measured(Scores("pool_mi_best_nats", values), chosen=chosen)
 
 
+def _enough(bench: Bench) -> str | None:
+    """What is lacking, as in "must have X, got Y"; nothing."""
+    return None
+
+
+def _too_few_to_validate(bench: Bench) -> str | None:
+    if bench.several_classes or torch.bincount(bench.labels).max() > 1:
+        return None
+    return "two training images of some class to validate on, got one of each"
+
+
+def _too_few_to_draw(bench: Bench) -> str | None:
+    short = (shortage(bench.labels, share, bench.train.classes) for share in LABEL_SHARES)
+    return next((reason for reason in short if reason is not None), None)
+
+
+def _too_few_to_find(bench: Bench) -> str | None:
+    counts, left = torch.bincount(bench.test_labels), len(bench.test_labels) - largest_group(len(bench.test_labels))
+    if counts.max() - largest_group(len(bench.test_labels)) >= 2 or left > (counts > 0).sum():
+        return None
+    return "two test images of a class however a twentieth is left out, got fewer"
+
+
+def _too_few_to_view(bench: Bench) -> str | None:
+    images = len(bench.shown)
+    return None if images >= FEWEST_VIEWED else f"at least {FEWEST_VIEWED} images, got {images}"
+
+
 @dataclass(frozen=True)
 class Protocol:
     version: int
     run: Callable[[Bench], Iterator[Measured]]
-    summary: str
     needs_labels: bool = True
     one_class: bool = False  # images of several classes are refused
     trains: bool = False  # changes weights, so it looks at no layer and needs a module
     elsewhere: bool = False  # on data of its own
+    too_few: Callable[[Bench], str | None] = _enough
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(1, _knn, "nearest neighbours on frozen features", one_class=True),
-    "linear": Protocol(1, _linear, "logistic regression on frozen features"),
-    "finetune": Protocol(1, _finetune, "the whole network with all labels", trains=True),
-    "semi": Protocol(1, _semi, "the whole network with 1 % and 10 % of the labels", one_class=True, trains=True),
-    "transfer": Protocol(1, _transfer, "linear and fine-tuned on other data", needs_labels=False, elsewhere=True),
-    "retrieval": Protocol(1, _retrieval, "finding images of the same class", one_class=True),
-    "geometry": Protocol(1, _geometry, "alignment, uniformity, effective rank", needs_labels=False),
-    "mi": Protocol(1, _mi, "mutual information of two views", needs_labels=False),
+    "knn": Protocol(2, _knn, one_class=True),
+    "linear": Protocol(2, _linear, too_few=_too_few_to_validate),
+    "finetune": Protocol(2, _finetune, trains=True),
+    "semi": Protocol(2, _semi, one_class=True, trains=True, too_few=_too_few_to_draw),
+    "transfer": Protocol(2, _transfer, needs_labels=False, elsewhere=True),
+    "retrieval": Protocol(2, _retrieval, one_class=True, too_few=_too_few_to_find),
+    "geometry": Protocol(2, _geometry, needs_labels=False, too_few=_too_few_to_view),
+    "mi": Protocol(2, _mi, needs_labels=False, too_few=_too_few_to_view),
 }
 
 
@@ -287,9 +340,13 @@ def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
             return missing
     if protocol.elsewhere:
         try:
-            _at_home_size(bench)
+            away = at_home_size(bench)
         except ImportError as error:
             return str(error)
+        return unfit("linear", away, probing=False)
+    too_few = protocol.too_few(bench)
+    if too_few is not None:
+        return f"protocol {name} must have {too_few} of {bench.data}; add images, or leave it out."
     if protocol.trains and probing:
         return f"protocol {name} must train the whole network, got a layer to probe; leave layer out."
     if protocol.trains and not bench.subject.trainable:
@@ -298,21 +355,43 @@ def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
 
 
 def _missing_class(bench: Bench) -> str | None:
-    labels, test_labels = bench.labels, bench.test_labels.cpu()
-    if labels.dim() == 2:
-        seen, asked = labels.any(0).nonzero()[:, 0], test_labels.any(0).nonzero()[:, 0]
-    else:
-        seen, asked = labels.unique(), test_labels.unique()
-    unseen = sorted(set(asked.tolist()) - set(seen.tolist()))
-    classes = bench.train.classes
+    assert bench.test is not None
+    seen, asked = _occurring(bench.train), _occurring(bench.test)
+    unseen = [name for name in asked if name not in seen]
     if unseen:
         return (
-            f"every class of the test images must be in the training images, got {classes[unseen[0]]!r} in "
+            f"every class of the test images must be in the training images, got {unseen[0]!r} in "
             f"{bench.data}'s test part only; split the data anew."
         )
-    if labels.dim() == 1 and len(seen) < 2:
+    if bench.several_classes != (labels_of(bench.test).dim() == 2):  # type: ignore[union-attr]
+        return f"both parts must have the same kind of labels, got two kinds in {bench.data}; label one anew."
+    if not bench.several_classes and len(seen) < 2:
         return f"training images must be of at least 2 classes, got {len(seen)} in {bench.data}; label more of them."
     return None
+
+
+def _occurring(source: ImageSource) -> list[str]:
+    """Names of the classes that its images have."""
+    labels = labels_of(source)
+    assert labels is not None
+    numbers = labels.any(0).nonzero()[:, 0] if labels.dim() == 2 else labels.unique()
+    return [source.classes[number] for number in numbers]
+
+
+def _renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """Labels by the order of `wanted`: a folder without one of the classes counts the others differently.
+
+    >>> _renumbered(torch.tensor([0, 1]), ("cat", "dog"), ("bird", "cat", "dog"))
+    tensor([1, 2])
+    """
+    place = {name: number for number, name in enumerate(wanted)}
+    known = [number for number, name in enumerate(classes) if name in place]
+    places = torch.tensor([place.get(name, -1) for name in classes])
+    if labels.dim() == 1:
+        return places[labels]
+    table = torch.zeros(len(labels), len(wanted), dtype=torch.bool)
+    table[:, places[known]] = labels[:, known]
+    return table
 
 
 def splits_of(dataset: Dataset) -> tuple[ImageSource, ImageSource | None]:
@@ -321,22 +400,11 @@ def splits_of(dataset: Dataset) -> tuple[ImageSource, ImageSource | None]:
     return dataset.labelled or dataset.train, dataset.test
 
 
-def _at_home_size(bench: Bench) -> Bench:
-    """The bench with the transfer data, resized and centre-cropped to what the encoder knows."""
+def at_home_size(bench: Bench) -> Bench:
+    """The bench with the transfer data."""
     dataset = bench.transfer()
     train, test = splits_of(dataset)
-    channels = bench.subject.channels or bench.train.channels
-    size = bench.subject.image_size or bench.train.image_size
-    away = replace(
-        bench,
-        data=dataset.name,
-        train=AdaptedSource(train, channels, size),
-        test=None if test is None else AdaptedSource(test, channels, size),
-    )
-    reason = unfit("linear", away, probing=False)
-    if reason is not None:
-        raise ValueError(reason)
-    return away
+    return replace(bench, data=dataset.name, train=train, test=test)
 
 
 def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, what: str) -> Tensor:
@@ -356,16 +424,9 @@ def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, w
     )
 
 
-def _scored(bench: Bench, logits_NC: Tensor) -> Scores:
-    return score_predictions(logits_NC, bench.test_labels, bench.train.classes, seed=bench.seed)
-
-
-def _over(scored: Sequence[Scores], name: str, correct_N: Tensor, bench: Bench) -> Score:
-    return over_draws([scores.values[name] for scores in scored], _mean(bench, correct_N))
-
-
-def _mean(bench: Bench, values_N: Tensor) -> Score:
-    return bootstrap(mean_of(values_N), len(values_N), device=bench.device, seed=bench.seed)
+def _scored(bench: Bench, *draws: Tensor) -> Scores:
+    unbalanced = is_unbalanced(bench.labels)
+    return score_predictions(draws, bench.test_labels, bench.train.classes, unbalanced=unbalanced, seed=bench.seed)
 
 
 def _stated(recipe: Recipe) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ class Row:
     headline: str
     scores: Mapping[str, Score]
     chosen: Mapping[str, Any] = field(default_factory=dict)  # what was fixed or selected, never on test data
-    per_class: Mapping[str, float] = field(default_factory=dict)
+    per_class: Mapping[str, Score] = field(default_factory=dict)
     confusion: list[list[int]] | None = None
     seconds: float = 0.0
+    data_sha256: str = ""  # of both parts
+    seed: int = 0  # of splits, draws and random weights
 
     @property
     def key(self) -> tuple[str, ...]:
-        return (self.protocol, self.variant, self.data, self.layer, self.weights)
+        return (self.protocol, self.variant, self.data, self.data_sha256, self.layer, self.weights)
 
     @property
     def best(self) -> Score:
@@ -46,8 +48,8 @@ class Row:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Row:
-        scores = {name: Score(**score) for name, score in content["scores"].items()}
-        return cls(**{**content, "scores": scores})
+        scored = {part: {k: Score(**v) for k, v in content[part].items()} for part in ("scores", "per_class")}
+        return cls(**{**content, **scored})
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Evaluation:
     rows: tuple[Row, ...]
     skipped: tuple[tuple[str, str], ...] = ()  # protocol, reason
     report: str = ""
+    architecture: str | None = None  # None: too little is known of it to tell that two are the same
+    normalisation: Mapping[str, Any] | None = None  # of images in [0, 1], as it was used
 
     def __getitem__(self, protocol: str) -> Row:
         for row in self.rows:
@@ -78,11 +82,15 @@ class Evaluation:
 
 
 def merged(earlier: Evaluation | None, new: Evaluation) -> Evaluation:
-    """Rows of both for the same weights; where both measured the same, the new one."""
-    if earlier is None or earlier.encoder_sha256 != new.encoder_sha256:
+    """Rows of both for the same encoder; where both measured the same, the new one."""
+    if earlier is None or new.architecture is None or _identity(earlier) != _identity(new):
         return new
     rows = {row.key: row for row in (*earlier.rows, *new.rows)}
-    return Evaluation(new.encoder, new.encoder_sha256, tuple(rows.values()), new.skipped, new.report)
+    return replace(new, rows=tuple(rows.values()))
+
+
+def _identity(evaluation: Evaluation) -> Any:
+    return _plain([evaluation.encoder_sha256, evaluation.architecture, evaluation.normalisation])
 
 
 def read_results(folder: Path) -> Evaluation | None:

@@ -5,16 +5,18 @@ Shape suffixes: N samples, C classes, B bootstrap resamples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.evaluation.intervals import Score, Statistic, bootstrap, mean_of
+from flatclr.evaluation.intervals import Score, Statistic, as_share, bootstrap, mean_of, over_draws, wilson
 
-UNBALANCED = 1.5  # largest over smallest class of the test samples, from which the mean over classes is the headline
+UNBALANCED = (
+    1.5  # largest over smallest class of the training samples, from which the mean over classes is the headline
+)
 
 
 @dataclass(frozen=True)
@@ -23,34 +25,63 @@ class Scores:
 
     headline: str
     values: Mapping[str, Score]
-    per_class: Mapping[str, float] = field(default_factory=dict)
+    per_class: Mapping[str, Score] = field(default_factory=dict)
     confusion: list[list[int]] | None = None  # rows: true class, columns: predicted
 
 
-def score_predictions(logits_NC: Tensor, labels: Tensor, classes: tuple[str, ...], *, seed: int = 0) -> Scores:
-    """Of class numbers [N] or of a yes or no per class [N, C]."""
+def score_predictions(
+    draws: Sequence[Tensor], labels: Tensor, classes: tuple[str, ...], *, unbalanced: bool = False, seed: int = 0
+) -> Scores:
+    """Of the logits [N, C] of one draw or several, for class numbers [N] or a yes or no per class [N, C].
+
+    Values are means over the draws, their intervals those of `over_draws`; confusions are added up.
+    """
     if labels.dim() == 2:
-        return _multi_label(logits_NC, labels, classes, seed)
-    device = labels.device
-    correct_N = logits_NC.argmax(1) == labels
+        return _multi_label(draws, labels, classes, seed)
     one_hot_NC = F.one_hot(labels, len(classes)).float()
-    values = {
-        "top1": bootstrap(mean_of(correct_N), len(labels), device=device, seed=seed),
-        "mean_per_class": bootstrap(mean_per_class(correct_N, one_hot_NC), len(labels), device=device, seed=seed),
-    }
-    if len(classes) > 5:
-        values["top5"] = bootstrap(mean_of(within_top(logits_NC, labels, 5)), len(labels), device=device, seed=seed)
-    counts_C = one_hot_NC.sum(0)
-    hits_C = (one_hot_NC * correct_N.unsqueeze(1)).sum(0)
-    per_class = {
-        name: hits / count
-        for name, hits, count in zip(classes, hits_C.tolist(), counts_C.tolist(), strict=True)
-        if count
-    }
-    present_C = counts_C[counts_C > 0]
-    unbalanced = bool(present_C.max() > UNBALANCED * present_C.min())
-    confusion = confusion_matrix(logits_NC.argmax(1), labels, len(classes)).tolist()
-    return Scores("mean_per_class" if unbalanced else "top1", values, per_class, confusion)
+    measures = [_accuracies(logits_NC, labels, one_hot_NC) for logits_NC in draws]
+    values = {name: _score([draw[name] for draw in measures], labels, seed) for name in measures[0]}
+    counts_C = one_hot_NC.sum(0).long().tolist()
+    confusion = sum(confusion_matrix(logits_NC.argmax(1), labels, len(classes)) for logits_NC in draws)
+    hits_DC = [confusion_matrix(logits_NC.argmax(1), labels, len(classes)).diagonal().tolist() for logits_NC in draws]
+    per_class = {}
+    for name, count, *hits in zip(classes, counts_C, *hits_DC, strict=True):
+        if count:
+            shares = [wilson(hit / count, count) for hit in hits]
+            over_all = over_draws(shares, wilson(sum(hits) / len(hits) / count, count))
+            per_class[name] = as_share(over_all, count)
+    assert isinstance(confusion, Tensor)
+    return Scores("mean_per_class" if unbalanced else "top1", values, per_class, confusion.tolist())
+
+
+def is_unbalanced(labels: Tensor) -> bool:
+    """Whether the mean over classes should be the headline; of training labels, so that no test label decides.
+
+    >>> is_unbalanced(torch.tensor([0, 0, 1])), is_unbalanced(torch.tensor([0, 0, 1, 1, 1]))
+    (True, False)
+    """
+    if labels.dim() == 2:
+        return False
+    counts = torch.bincount(labels)
+    present = counts[counts > 0]
+    return bool(present.max() > UNBALANCED * present.min())
+
+
+def _accuracies(logits_NC: Tensor, labels: Tensor, one_hot_NC: Tensor) -> dict[str, Statistic]:
+    correct_N = logits_NC.argmax(1) == labels
+    found = {"top1": mean_of(correct_N), "mean_per_class": mean_per_class(correct_N, one_hot_NC)}
+    return found | ({"top5": mean_of(within_top(logits_NC, labels, 5))} if logits_NC.shape[1] > 5 else {})
+
+
+def _score(by_draw: Sequence[Statistic], labels: Tensor, seed: int) -> Score:
+    everyone = torch.ones(1, len(labels), device=labels.device)
+
+    def mean(weights_BN: Tensor) -> Tensor:
+        return torch.stack([statistic(weights_BN) for statistic in by_draw]).mean(0)
+
+    pooled = bootstrap(mean, len(labels), device=labels.device, seed=seed)
+    values = [statistic(everyone).double().item() for statistic in by_draw]
+    return as_share(over_draws([Score(value, value, value) for value in values], pooled), len(labels))
 
 
 def within_top(logits_NC: Tensor, labels: Tensor, k: int) -> Tensor:
@@ -99,17 +130,16 @@ def average_precision(scores_N: Tensor, wanted_N: Tensor) -> Statistic:
     return statistic
 
 
-def _multi_label(logits_NC: Tensor, targets_NC: Tensor, classes: tuple[str, ...], seed: int) -> Scores:
+def _multi_label(draws: Sequence[Tensor], targets_NC: Tensor, classes: tuple[str, ...], seed: int) -> Scores:
     present = [c for c in range(len(classes)) if targets_NC[:, c].any()]
-    by_class = {c: average_precision(logits_NC[:, c], targets_NC[:, c]) for c in present}
+    by_class = {c: [average_precision(logits[:, c], targets_NC[:, c]) for logits in draws] for c in present}
 
-    def mean(weights_BN: Tensor) -> Tensor:
-        return torch.stack([statistic(weights_BN) for statistic in by_class.values()]).mean(0)
+    def mean_of_draw(draw: int) -> Statistic:
+        return lambda weights_BN: torch.stack([by_class[c][draw](weights_BN) for c in present]).mean(0)
 
-    everyone = torch.ones(1, len(targets_NC), device=targets_NC.device)
-    per_class = {classes[c]: statistic(everyone).item() for c, statistic in by_class.items()}
-    score = bootstrap(mean, len(targets_NC), device=targets_NC.device, seed=seed)
-    return Scores("mean_average_precision", {"mean_average_precision": score}, per_class)
+    per_class = {classes[c]: _score(by_draw, targets_NC, seed) for c, by_draw in by_class.items()}
+    mean = _score([mean_of_draw(draw) for draw in range(len(draws))], targets_NC, seed)
+    return Scores("mean_average_precision", {"mean_average_precision": mean}, per_class)
 
 
 def selection_score(logits_NC: Tensor, labels: Tensor) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ class Subject:
     views: Mapping[str, Any] | None = None  # what its training changed in the default views
     beta: float | None = None  # inverse temperature it was trained with, where it was fixed
     data: str | None = None  # what it was trained on
-    home: Path | None = None  # where results and cached features belong
+    data_dir: str | None = None  # where its training looked for named data
+    trained_on: str | None = None  # the name of the data in its description
     report: str = ""  # how weights from elsewhere fitted
     architecture: Any = None  # None: too little is known of it to keep its features on disk
 
@@ -60,7 +63,7 @@ class Subject:
     def at_random(self, seed: int) -> Subject | None:
         """The same architecture with random weights; None where the module does not say how it is initialised."""
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the devices too
             module = untrained(self.module)
         return None if module is None else replace(self, module=module, report="")
 
@@ -98,9 +101,22 @@ class FunctionEncoder(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
+        # a tuple, not children: their weights are neither this encoder's to train nor to move
+        self.held = tuple(part for part in _parts(function) if isinstance(part, nn.Module))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.function(images)
+
+
+def _parts(function: Any) -> list[Any]:
+    """What a callable refers to: closure, globals, `self`, its attributes, arguments of functools.partial."""
+    if isinstance(function, partial):
+        return [*_parts(function.func), *function.args, *function.keywords.values()]
+    variables = (
+        inspect.getclosurevars(function) if inspect.isroutine(function) and not inspect.isbuiltin(function) else None
+    )
+    named = [] if variables is None else [*variables.nonlocals.values(), *variables.globals.values()]
+    return [*named, getattr(function, "__self__", None), *getattr(function, "__dict__", {}).values()]
 
 
 def untrained(module: nn.Module) -> nn.Module | None:
@@ -112,7 +128,8 @@ def untrained(module: nn.Module) -> nn.Module | None:
     if isinstance(spec, EncoderSpec):
         fresh = build_encoder(spec.name, channels=spec.channels, image_size=spec.image_size, **spec.options)
         return fresh.to(next(module.parameters()).device)
-    fresh_copy = copy.deepcopy(module)
+    own_device = next((weight.device for weight in module.parameters()), None)
+    fresh_copy = copy.deepcopy(module).cpu()  # drawn there, whatever the device
     own = [part for part in fresh_copy.modules() if next(part.parameters(recurse=False), None) is not None]
     if not own or not all(callable(getattr(part, "reset_parameters", None)) for part in own):
         return None
@@ -120,12 +137,14 @@ def untrained(module: nn.Module) -> nn.Module | None:
         reset = getattr(part, "reset_parameters", None)
         if callable(reset):
             reset()
-    return fresh_copy
+    return fresh_copy.to(own_device)
 
 
-def is_by_name(subject: Any) -> bool:
+def is_by_name(subject: Any, architecture: str | None = None) -> bool:
     """Whether it takes the data's channels and size to build: "timm:NAME", "torchvision:NAME", or a state dict."""
-    return isinstance(subject, str | Path) and (str(subject).partition(":")[0] in PACKAGES or is_state_dict(subject))
+    if not isinstance(subject, str | Path):
+        return False
+    return str(subject).partition(":")[0] in PACKAGES or architecture is not None or is_state_dict(subject)
 
 
 def is_state_dict(path: str | Path) -> bool:
@@ -134,10 +153,16 @@ def is_state_dict(path: str | Path) -> bool:
     return path.suffix in STATE_DICTS or (path.suffix == ".safetensors" and not described)
 
 
-def open_subject(subject: Any, *, head: nn.Module | None = None, normalisation: Normalisation | None = None) -> Subject:
-    """A run directory, an encoder's folder or file, a module or a callable."""
+def open_subject(
+    subject: Any,
+    *,
+    head: nn.Module | None = None,
+    normalisation: Normalisation | None = None,
+    into: nn.Module | None = None,
+) -> Subject:
+    """A run directory or an encoder's folder or file (`into` a module of its architecture), a module or a callable."""
     if isinstance(subject, str | Path):
-        opened = _from_path(Path(subject))
+        opened = _from_path(Path(subject), into)
     elif isinstance(subject, nn.Module):
         opened = _from_module(unwrapped(subject), type(unwrapped(subject)).__name__)
     elif callable(subject):
@@ -161,7 +186,7 @@ def open_named(
     normalisation: Normalisation | None = None,
 ) -> Subject:
     """An encoder built for the data: by the name of a package with its published weights, or from a state-dict file."""
-    if not is_state_dict(subject):
+    if str(subject).partition(":")[0] in PACKAGES:
         encoder = build_encoder(str(subject), channels=channels, image_size=image_size, **_published(str(subject)))
         report = "weights as published"
     else:
@@ -208,29 +233,41 @@ def _from_module(module: nn.Module, name: str) -> Subject:
     )
 
 
-def _from_path(path: Path) -> Subject:
+def _from_path(path: Path, into: nn.Module | None) -> Subject:
     if not path.exists():
         raise FileNotFoundError(
             f"encoder must be a run directory, a folder, a file, 'timm:NAME' or 'torchvision:NAME', got {path}, "
             "which does not exist; check the path."
         )
-    home = path if path.is_dir() else path.parent
     if path.is_dir() and (path / CONFIG).is_file():
         run = RunDirectory.open(path)
+        if (path / "encoder_x").is_dir():
+            raise ValueError(
+                f"{path} must hold one encoder, got a run on pairs with one for each side; pass {path / 'encoder_x'} "
+                "or encoder_y, with --data."
+            )
         if not (path / "encoder.json").is_file():
             raise FileNotFoundError(
                 f"{path} must hold a finished run, got no encoder.json; finish it with flatclr train --resume {path}."
             )
         settings = run.config()
+        loaded = load_encoder(path, into=into)
         opened = replace(
-            _from_module(load_encoder(path), path.name),
+            _from_module(loaded, path.name),
             views=settings.get("views"),
             data=settings.get("data"),
+            data_dir=settings.get("data_dir"),
             beta=_last_beta(run),
         )
     else:
-        opened = _from_module(load_encoder(path), str(path))
-    return replace(opened, home=home)
+        loaded = load_encoder(path, into=into)
+        opened = _from_module(loaded, str(path))
+    if opened.image_size == 1:
+        raise ValueError(
+            f"an encoder must take images, got {path} for rows of {opened.channels} numbers; use flatclr mi for pairs."
+        )
+    description: Mapping[str, Any] = getattr(loaded, "description", None) or {}
+    return replace(opened, trained_on=description.get("data"))
 
 
 def _last_beta(run: RunDirectory) -> float | None:

@@ -273,7 +273,8 @@ def _rebuilt(encoder: dict[str, Any] | None, path: Path) -> nn.Module:
     """Build by name, and by nothing that reaches for weights, files or a hub on the word of a file."""
     if encoder is None:
         raise ValueError(
-            f"{path} describes an encoder that was not built by name; pass load_encoder(path, into=module)."
+            f"{path} describes an encoder that was not built by name; pass load_encoder(path, into=module), "
+            "or evaluate(path, into=module)."
         )
     for field in ("name", "channels", "image_size", "options"):
         require_one_of(f"field of {path}", field, encoder)
