@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import subprocess
@@ -335,6 +336,15 @@ def test_a_run_with_an_encoder_of_the_users_own_says_so_when_resumed_without_it(
     run = train(config(tmp_path / "run", 4, encoder_options={}), encoder=Pooled()).path
     with pytest.raises(ValueError, match="the run trained an encoder of your own, got none"):
         train(TrainConfig(), resume=run)
+
+
+def test_resuming_with_other_threads_says_that_weights_may_differ(tmp_path: Path) -> None:
+    run = train(config(tmp_path / "run", 4)).path
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "threads": 64}))
+    heard: list[str] = []
+    train(TrainConfig(), resume=run, on_event=[lambda _, row: heard.append(row.get("message", ""))])
+    assert any("weights may differ" in message and "threads was 64" in message for message in heard)
 
 
 def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         replace_files({self.path / name: json.dumps(content, indent=2).encode()})
 
+    def differences(self) -> list[str]:
+        """What resuming here changes of that on which bit-identical weights depend."""
+        path = self.path / ENVIRONMENT
+        then, now = json.loads(path.read_text()) if path.exists() else {}, environment()
+        names = ("torch", "device", "threads", "deterministic")
+        return [f"{n} was {then[n]}, is {now[n]}" for n in names if n in then and then[n] != now[n]]
+
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """One line; a line is written whole or, at worst, is the torn last one that `metrics` passes over."""
         with (self.path / METRICS).open("a") as file:

@@ -417,6 +417,9 @@ def train(
         trainer = Trainer(TrainConfig.from_dict(run.config()), run, data=data, encoder=encoder, on_event=on_event)
         for problem in trainer.restore():
             trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
+        if differences := run.differences():
+            message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
+            trainer._emit("warning", {"message": message})
     else:
         if encoder is not None:
             config = config.changed(encoder=OWN)
