@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from flatclr.checks import require_count
 from flatclr.mi import FAST, METHODS, MIEstimate, estimate
 from flatclr.mi.benchmark import TABLE, cells, run_benchmark
-from flatclr.mi.inputs import read_variables
+from flatclr.mi.inputs import FEWEST_ROWS, read_variables
 
 Option = typer.Option
 
@@ -44,6 +45,14 @@ def mi_command(
             print(f"{name:<14} {meaning}")
         return
     methods = list(METHODS) if method == "all" else _names(method)
+    if not methods:
+        raise ValueError(f"--method must name at least one, got {method!r}; --method list shows them.")
+    if len(methods) > 1 and (critic is not None or folds > 1):
+        raise ValueError("--critic and --folds must go with one method, got several; ask for one at a time.")
+    if workers is not None:
+        require_count("--workers", workers, advice="leave it out for one per core.")
+    if rows < FEWEST_ROWS:
+        raise ValueError(f"--rows must be at least {FEWEST_ROWS}, got {rows}; 10000 is the default.")
     if benchmark:
         wanted = cells(methods, task_set=task_set, rows=rows, seeds=seeds, fast=fast, names=_names(tasks))
         _run_benchmark(wanted, Path(out), workers, as_json)

@@ -42,6 +42,7 @@ class Copula:
     df: float  # infinite for the Gaussian
     rows: int
     plug_in_nats: float  # information of the fitted copula, less what fitting its correlations adds on average
+    plain_correlation: Array  # not shrunk, where there are rows enough: what the plug-in value is made of
 
     def scores(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Coordinates in which the copula is elliptical, with standard normal margins."""
@@ -95,10 +96,11 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     if rows > 2 * z.shape[1]:
         plug_in_nats = gaussian_nats(plain, dim_x) - plug_in_bias_nats(rows, dim_x, y.shape[1])
     else:  # too few rows for the correction, and for a correlation matrix that is not shrunk
+        plain = correlation
         plug_in_nats = gaussian_nats(correlation, dim_x)
     if math.isfinite(df):
         plug_in_nats += student_excess_nats(dim_x, y.shape[1], df)
-    return Copula(spirals, margins_x, margins_y, correlation, dim_x, df, rows, max(plug_in_nats, 0.0))
+    return Copula(spirals, margins_x, margins_y, correlation, dim_x, df, rows, max(plug_in_nats, 0.0), plain)
 
 
 def student_quantile(z: Array, df: float) -> Array:

@@ -63,10 +63,22 @@ class Conditional(nn.Module):
         if method == "ba":
             values = bounds.ba(self.log_density(x, y).double(), entropy_nats)
             return Reading(values, values, math.inf)
-        bound = bounds.club if method == "club" else bounds.l1out
         blocks = torch.arange(len(x)).chunk(math.ceil(len(x) / _ROWS_AT_ONCE))
-        values = torch.cat([bound(self.log_density_matrix(x[rows], y[rows])) for rows in blocks])
-        return Reading(values, values, math.inf)
+        read = _club if method == "club" else _l1out
+        found = [read(self.log_density_matrix(x[rows], y[rows])) for rows in blocks]
+        return Reading(torch.cat([values for values, _ in found]), torch.cat([i for _, i in found]), math.inf)
+
+
+def _club(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:
+    """Values, and these less what each y does to the other rows' means."""
+    values = bounds.club(log_q_KK)
+    return values, values - (log_q_KK.sum(0) - log_q_KK.diagonal()) / (len(log_q_KK) - 1)
+
+
+def _l1out(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:
+    """Values, and these less each x's shares in the other rows' mixtures, which average to one."""
+    others = log_q_KK.clone().fill_diagonal_(-torch.inf)
+    return bounds.l1out(log_q_KK), bounds.l1out(log_q_KK) - others.softmax(0).sum(1)
 
 
 def gaussian_entropy_nats(y: Tensor) -> float:

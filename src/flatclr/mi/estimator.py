@@ -15,7 +15,8 @@ from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
 from flatclr.mi.inputs import as_rows, inspect, require_same_rows
 from flatclr.mi.limits import Limits
-from flatclr.mi.runners import NEIGHBOURS, Options, Outcome, run_copula, run_held_out, run_neighbours
+from flatclr.mi.methods import VARIATIONAL
+from flatclr.mi.runners import DENSITY, NEIGHBOURS, Options, Outcome, run_copula, run_held_out, run_neighbours
 from flatclr.mi.tasks import Array
 
 _FEW_ROWS = 500
@@ -107,6 +108,13 @@ def estimate(
     if critic is not None:
         require_one_of("critic", critic, CRITICS)
     require_count("folds", folds, at_most=20, advice="1 evaluates on one fifth; 5 cross-fits.")
+    require_count("k", k, advice="3 is usual.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be a whole number >= 0, got {seed!r}; pass 0.")
+    if critic is not None and method not in VARIATIONAL:
+        raise ValueError(f"critic must be None for method {method!r}, got {critic!r}; it has none to choose.")
+    if folds > 1 and method not in (*VARIATIONAL, *DENSITY):
+        raise ValueError(f"folds must be 1 for method {method!r}, got {folds}; only learned methods cross-fit.")
     options = Options(critic=critic, folds=folds, k=k, seed=seed, settings=settings or FitSettings())
     x_rows, y_rows = as_rows("x", x), as_rows("y", y)
     if given is None:
@@ -115,12 +123,15 @@ def estimate(
     z_rows = as_rows("given", given)
     require_same_rows(x=x_rows, y=y_rows, given=z_rows)
     both = _estimate(x_rows, np.hstack([y_rows, z_rows]), method, options)
-    alone = _estimate(x_rows, z_rows, method, options)
+    alone = _estimate(x_rows, z_rows, both.method, options)  # one method, so that its errors may cancel
+    nats = both.nats - alone.nats
     return replace(
         both,
-        nats=both.nats - alone.nats,
+        nats=nats,
+        # of terms as good as independent; they share their rows, so this is on the safe side
         standard_error=math.hypot(both.standard_error, alone.standard_error),
         kind="neither",
+        limits=replace(both.limits, nats=nats),
         warnings=(*both.warnings, *(w for w in alone.warnings if w not in both.warnings)),
         reason=f"I(x; [y, z]) = {both.nats:.3f} ({both.method}) less I(x; z) = {alone.nats:.3f} ({alone.method}).",
     )

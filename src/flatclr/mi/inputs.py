@@ -72,7 +72,7 @@ class Inspected:
 def inspect(name: str, rows: Array) -> Inspected:
     """Drop constant and duplicated columns, which add no information, and look for ties."""
     warnings = []
-    varying = rows.std(0) > 0
+    varying = (rows != rows[0]).any(0)  # a standard deviation of many equal numbers need not be 0
     if not varying.all():
         warnings.append(f"{name} has {int((~varying).sum())} constant column(s); they carry no information.")
         rows = rows[:, varying]

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from flatclr.contrast import stats_from_scores
 from flatclr.mi import bounds
 from flatclr.mi.critics import Cosine, Critic, network, start_at_zero
-from flatclr.mi.pool import Pool, log_mean_exp_clipped, score_pool
+from flatclr.mi.pool import Pool, clipped_means, score_pool
 from flatclr.objectives import EssControl, FlatNCE
 
 SMILE_CLIP = 5.0
 INTERPOLATION = 0.5
 INTERPOLATED_BATCH = 256
+JACKKNIFE_GROUPS = 20
 MINE_DECAY = 0.99
 
 
@@ -160,9 +161,8 @@ class TUBA(Method):
 
     @torch.no_grad()
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        values = bounds.tuba(pool.stats, self._baseline(x).double())
-        return Reading(values, _unnormalised(pool), math.inf)
+        pool = score_pool(self.critic, x, y, row_shift=-self._baseline(x).double())
+        return Reading(bounds.tuba(pool.stats, 0.0), _unnormalised(pool), math.inf)
 
 
 class FLO(Method):
@@ -182,9 +182,10 @@ class FLO(Method):
 
     @torch.no_grad()
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        values = bounds.flo(pool.stats, self._u(x, y).double())
-        columns = (pool.column_logsumexp - math.log(pool.stats.negatives)).exp()
+        stats, u = score_pool(self.critic, x, y).stats, self._u(x, y).double()
+        values = bounds.flo(stats, u)
+        weighted = score_pool(self.critic, x, y, row_shift=-u - stats.positive)  # a row's y as the others' negative
+        columns = (weighted.column_logsumexp - math.log(stats.negatives)).exp()
         return Reading(values, values - columns, math.inf)
 
 
@@ -202,9 +203,10 @@ class Smile(JS):
     kind = "neither"
 
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        clipped = log_mean_exp_clipped(self.critic, x, y, SMILE_CLIP)
-        return Reading(bounds.smile(pool.stats.positive, clipped), pool.influence(), math.inf)
+        positive = score_pool(self.critic, x, y).stats.positive
+        rows, columns = clipped_means(self.critic, x, y, SMILE_CLIP)
+        influence = positive - (rows + columns) / rows.mean()
+        return Reading(bounds.smile(positive, rows.mean().log()), influence, math.inf)
 
     def validate(self, x: Tensor, y: Tensor) -> float:
         return float(bounds.dv(score_pool(self.critic, x, y).stats).mean())
@@ -228,13 +230,24 @@ class Interpolated(Method):
 
     @torch.no_grad()
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        """Over disjoint batches of equal size."""
+        """Over disjoint batches of equal size; rows of a batch depend on each other, so the error is a jackknife's."""
+        values, size = self._in_batches(x, y)
+        groups, group = min(JACKKNIFE_GROUPS, len(x) // 2), torch.arange(len(x))
+        left_out = [
+            self._in_batches(x[kept], y[kept])[0].mean() for kept in (group % groups != g for g in range(groups))
+        ]
+        influence = groups * values.mean() - (groups - 1) * torch.stack(left_out)
+        return Reading(values, influence, bounds.interpolated_ceiling_nats(size, INTERPOLATION))
+
+    def validate(self, x: Tensor, y: Tensor) -> float:
+        with torch.no_grad():
+            return float(self._in_batches(x, y)[0].mean())
+
+    def _in_batches(self, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
         count = max(1, round(len(x) / INTERPOLATED_BATCH))
         size = len(x) // count
         parts = [slice(b * size, (b + 1) * size) for b in range(count)]
-        values = torch.cat([self._values(x[part], y[part]).double() for part in parts])
-        influence = score_pool(self.critic, x, y).influence()  # rows of one batch depend on each other
-        return Reading(values, influence, bounds.interpolated_ceiling_nats(size, INTERPOLATION))
+        return torch.cat([self._values(x[part], y[part]).double() for part in parts]), size
 
 
 VARIATIONAL: dict[str, type[Method]] = {

@@ -62,8 +62,10 @@ def score_pool(
 
 
 @torch.no_grad()
-def log_mean_exp_clipped(critic: Critic, x: Tensor, y: Tensor, limit: float, *, cap: int = LARGEST_CAP) -> Tensor:
-    """log of the mean of exp(clip(f, -limit, limit)) over the negatives."""
+def clipped_means(
+    critic: Critic, x: Tensor, y: Tensor, limit: float, *, cap: int = LARGEST_CAP
+) -> tuple[Tensor, Tensor]:
+    """Means of exp(clip(f, -limit, limit)) over the negatives of every x, and over the x each y was a negative of."""
     if isinstance(critic, InnerProduct):
         clipped = Phi(
             "exp_clipped",
@@ -71,16 +73,20 @@ def log_mean_exp_clipped(critic: Critic, x: Tensor, y: Tensor, limit: float, *, 
             derivative=lambda s: torch.where(s.abs() < limit, s.exp(), 0),
         )
         x_NF, y_NF = critic.features(x, y)
-        means = pairwise_mean(x_NF, y_NF, phi=clipped, pairing="one_way", normalize=False)
-        return means.double().mean().log()
+        rows, columns = pairwise_mean(x_NF, y_NF, phi=clipped, pairing="cross", normalize=False).double().chunk(2)
+        return rows, columns
     if critic.caps_negatives:
-        scores = _shifted_scores(critic, x, y, min(cap, len(x) - 1))
-        return scores.clamp(-limit, limit).exp().mean().log()
-    total = torch.zeros((), dtype=torch.float64)
+        count = min(cap, len(x) - 1)
+        shares = _shifted_scores(critic, x, y, count).clamp(-limit, limit).exp()
+        by_y = torch.stack([shares[:, c].roll(s, 0) for c, s in enumerate(_shifts(len(x), count))], 1)
+        return shares.mean(1), by_y.mean(1)
+    row_sums, column_sums = [], torch.zeros(len(x), dtype=torch.float64)
     for first, block in _blocks(critic, x, y):
         shares = block.clamp(-limit, limit).exp()
-        total += shares.sum() - shares.diagonal(first).sum()
-    return (total / (len(x) * (len(x) - 1))).log()
+        shares.diagonal(first).zero_()
+        row_sums.append(shares.sum(1))
+        column_sums += shares.sum(0)
+    return torch.cat(row_sums) / (len(x) - 1), column_sums / (len(x) - 1)
 
 
 def _blocks(critic: Critic, x: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:
