@@ -101,7 +101,9 @@ def views_for(channels: int) -> ViewConfig:
     return grayscale_views() if channels == 1 else simclr_cifar_views()
 
 
-def crops_and_flips(*, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> ViewConfig:
+def crops_and_flips(
+    smallest: float = 0.7, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+) -> ViewConfig:
     """Most of the image, perhaps mirrored: for training with labels.
 
     A smaller crop would show objects larger than in the whole images they are tested on (Touvron et al. 2019).
@@ -109,7 +111,7 @@ def crops_and_flips(*, mean: Sequence[float] | None = None, std: Sequence[float]
     >>> crops_and_flips().jitter_probability
     0.0
     """
-    return replace(no_augmentation(mean=mean, std=std), crop_scale=(0.7, 1.0), flip_probability=0.5)
+    return replace(no_augmentation(mean=mean, std=std), crop_scale=(smallest, 1.0), flip_probability=0.5)
 
 
 def no_augmentation(*, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> ViewConfig:

@@ -32,6 +32,8 @@ class Recipe:
     weight_decay: float = 1e-4
     warmup_share: float = 0.05
     probe_l2: float = 0.01  # of the linear layer that training starts from
+    starts_from_probe: bool = True  # or from a linear layer of zeros
+    smallest_crop: float = 0.7  # share of the area
 
     def steps(self, samples: int) -> int:
         return max(self.fewest_steps, self.epochs * samples // self.batch_size)
@@ -102,10 +104,14 @@ def _trained(
     features = compute_features(encoder, source, subject.plain(), index=chosen, device=device)[OUTPUT]
     probe = fit_linear(features, labels[chosen].to(device), classes=classes, l2=recipe.probe_l2)
     network = Classifier(encoder, probe).to(device)
+    if not recipe.starts_from_probe:
+        nn.init.zeros_(network.linear.weight)
+        nn.init.zeros_(network.linear.bias)
     mean, std = (
         (None, None) if subject.normalisation is None else (subject.normalisation.mean, subject.normalisation.std)
     )
-    views, generator = crops_and_flips(mean=mean, std=std), seeded_generator(seed, "fine-tuning views")
+    views = crops_and_flips(recipe.smallest_crop, mean=mean, std=std)
+    generator = seeded_generator(seed, "fine-tuning views")
     plan = BatchPlan(len(chosen), min(recipe.batch_size, len(chosen)), seed)
     optimizer = build_optimizer(
         recipe.optimizer, network, learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay
