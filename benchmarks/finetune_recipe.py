@@ -27,10 +27,10 @@ from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
 from flatclr.evaluation.subjects import open_subject
 
 CANDIDATES = {
-    "as it is: from the probe, crops from 0.7": Recipe(),
+    "from the probe, crops from 0.7": replace(Recipe(), smallest_crop=0.7),
     "crops from 0.5": replace(Recipe(), smallest_crop=0.5),
     "crops from 0.9": replace(Recipe(), smallest_crop=0.9),
-    "from zeros": replace(Recipe(), starts_from_probe=False),
+    "from zeros, crops from 0.7": replace(Recipe(), starts_from_probe=False, smallest_crop=0.7),
     "from zeros, crops from 0.5": replace(Recipe(), starts_from_probe=False, smallest_crop=0.5),
 }
 SHARES = (0.01, 0.1)

@@ -102,7 +102,7 @@ def views_for(channels: int) -> ViewConfig:
 
 
 def crops_and_flips(
-    smallest: float = 0.7, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+    smallest: float = 0.9, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> ViewConfig:
     """Most of the image, perhaps mirrored: for training with labels.
 

@@ -33,7 +33,7 @@ class Recipe:
     warmup_share: float = 0.05
     probe_l2: float = 0.01  # of the linear layer that training starts from
     starts_from_probe: bool = True  # or from a linear layer of zeros
-    smallest_crop: float = 0.7  # share of the area
+    smallest_crop: float = 0.9  # share of the area
 
     def steps(self, samples: int) -> int:
         return max(self.fewest_steps, self.epochs * samples // self.batch_size)

@@ -314,9 +314,9 @@ class Protocol:
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(2, _knn, one_class=True),
     "linear": Protocol(2, _linear, too_few=_too_few_to_validate),
-    "finetune": Protocol(2, _finetune, trains=True),
-    "semi": Protocol(2, _semi, one_class=True, trains=True, too_few=_too_few_to_draw),
-    "transfer": Protocol(2, _transfer, needs_labels=False, elsewhere=True),
+    "finetune": Protocol(3, _finetune, trains=True),
+    "semi": Protocol(3, _semi, one_class=True, trains=True, too_few=_too_few_to_draw),
+    "transfer": Protocol(3, _transfer, needs_labels=False, elsewhere=True),
     "retrieval": Protocol(2, _retrieval, one_class=True, too_few=_too_few_to_find),
     "geometry": Protocol(2, _geometry, needs_labels=False, too_few=_too_few_to_view),
     "mi": Protocol(2, _mi, needs_labels=False, too_few=_too_few_to_view),
