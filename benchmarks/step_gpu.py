@@ -9,7 +9,6 @@ encoder, loss, backward, optimizer and controller. Time is that of the wall over
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -63,14 +62,9 @@ def main() -> None:
         parser.error("expected a CUDA device, got none; run this where there is one.")
     rows = [measure(batch, graph, args.steps) for batch in args.batches for graph in (True, False)]
     print(record.markdown(rows))
-    print(f"{torch.cuda.get_device_name()}; " + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
+    print("\n" + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
     command = shlex.join(["python", "-m", "benchmarks.step_gpu", *sys.argv[1:]])
-    if args.out is not None:
-        line = {"command": command, "gpu": torch.cuda.get_device_name(), **record.environment(), "rows": rows}
-        with args.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-    else:
-        record.append("step_gpu", rows, command)
+    record.append("step_gpu", rows, command, args.out)
 
 
 if __name__ == "__main__":

@@ -72,15 +72,7 @@ def test_a_controlled_step_replays_inside_a_cuda_graph(way_out: str, monkeypatch
         return loss.detach()
 
     start = weight.detach().clone()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
+    graph, loss = captured(step)
 
     def reset() -> None:
         with torch.no_grad():

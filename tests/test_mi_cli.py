@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flatclr.cli import main as cli
+from flatclr.files import read_json_lines
 from flatclr.mi import METHODS, benchmark, estimate, tasks
 
 TASK = tasks.gaussian_dense(2, 1)
@@ -131,7 +132,7 @@ def test_the_benchmark_writes_lines_a_table_and_a_picture(tmp_path: Path):
     assert len(found) == 4
     assert f"| additive 0.2 | {truth:.3f} | {found[2]['nats']:.3f} | {found[3]['nats']:.3f} |" in table
     assert (tmp_path / benchmark.PICTURE).read_bytes().startswith(b"\x89PNG")
-    assert len(benchmark.read_lines(tmp_path / benchmark.LINES)) == 4
+    assert len(read_json_lines(tmp_path / benchmark.LINES)) == 4
 
 
 def test_the_benchmark_resumes_after_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

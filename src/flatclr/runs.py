@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from flatclr.files import replace_files
+from flatclr.files import read_json_lines, replace_files
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 
@@ -73,14 +73,7 @@ class RunDirectory:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        path = self.path / METRICS
-        rows = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return rows
+        return read_json_lines(self.path / METRICS)
 
     def drop_metrics_after(self, step: int) -> None:
         """Forget what a run wrote after the checkpoint it resumes from: it is about to write it again."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from flatclr.checks import require_count, require_one_of
-from flatclr.files import replace_files
+from flatclr.files import read_json_lines, replace_files
 from flatclr.mi import tasks
 from flatclr.mi.estimator import METHODS, estimate
 from flatclr.mi.fit import FAST
@@ -89,7 +89,7 @@ def run_benchmark(
     """Run the cells that `out` does not hold yet, a line each as it ends; then write the table and the picture."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / LINES
-    done = {_cell_of(row): row for row in read_lines(path)}
+    done = {_cell_of(row): row for row in read_json_lines(path)}
     missing = [cell for cell in wanted if cell not in done]
     report = on_done or (lambda finished, total: None)
     report(len(wanted) - len(missing), len(wanted))
@@ -114,17 +114,6 @@ def _results(missing: Sequence[Cell], workers: int) -> Iterable[dict[str, Any]]:
     with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(run_cell, cell) for cell in missing]):
             yield future.result()
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of an earlier run; a torn last one is passed over."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
 
 
 def _cell_of(row: dict[str, Any]) -> Cell:

@@ -16,12 +16,11 @@ from flatclr import diagnostics
 from flatclr.data.loading import seeded_generator
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
+from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.sphere import unit_rows
 from flatclr.training.networks import Network, TwoTowers
-
-AT_ONCE = 512
 
 
 class Quality(Protocol):
@@ -70,7 +69,7 @@ class ImageQuality:
     def _prepared(self, images: Tensor, views: ViewConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
         generator = seeded_generator(self.seed, *names)
         height, width = images.shape[-2:]
-        for part in images.split(AT_ONCE):
+        for part in images.split(IMAGES_AT_ONCE):
             drawn = draw_views(views, len(part), height=height, width=width, generator=generator, device=self.device)
             yield apply_views(part.to(self.device), drawn, views, size=self.source.image_size)
 
@@ -88,7 +87,7 @@ class PairQuality:
     def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
         assert isinstance(network, TwoTowers)
         chosen = _sample(len(self.held_out), min(100 * self.batch_size, self.samples), self.seed, "pool")
-        x, y = (side.to(self.device).split(AT_ONCE) for side in self.held_out.batch(chosen))
+        x, y = (side.to(self.device).split(IMAGES_AT_ONCE) for side in self.held_out.batch(chosen))
         z_x = _evaluated(network, lambda part: network.tower_x(part)[0], iter(x))
         z_y = _evaluated(network, lambda part: network.tower_y(part)[0], iter(y))
         return {
@@ -106,7 +105,7 @@ def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:
     """
     x, y = unit_rows(z_x), unit_rows(z_y)
     own = torch.arange(len(x), device=x.device)
-    found = torch.cat([(part @ y.T).argmax(1) for part in x.split(AT_ONCE)])
+    found = torch.cat([(part @ y.T).argmax(1) for part in x.split(IMAGES_AT_ONCE)])
     return (found == own).float().mean().item()
 
 
@@ -114,12 +113,6 @@ def _sample(samples: int, at_most: int, seed: int, name: str) -> Tensor:
     return torch.randperm(samples, generator=seeded_generator(seed, name))[:at_most]
 
 
-@torch.no_grad()
 def _evaluated(module: nn.Module, encode: Callable[[Tensor], Tensor], parts: Iterator[Tensor]) -> Tensor:
-    """Outputs in evaluation mode; the mode is put back."""
-    was_training = module.training
-    module.eval()
-    try:
+    with frozen(module):
         return torch.cat([encode(part).float() for part in parts])
-    finally:
-        module.train(was_training)
