@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,6 +215,28 @@ def different_losses(batch: Batch, rank: int, world: int) -> Tensor:
     return encoder.weight.grad / world
 
 
+def interprets_kernels() -> bool:
+    """Whether the fused kernels run on the CPU here."""
+    return importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def fused_gradients(rank: int, world: int) -> dict[str, Tensor]:
+    """Averaged gradient of the encoder through the fused kernels on several ranks; one process takes the tiled ones."""
+    backend, found = "torch" if world == 1 else "triton", {}
+    cases = [case for case in CASES if case.name in ("info_nce", "fmicl_js")]
+    for case, pairing, queued in [(c, p, QUEUE * (p == "cross")) for c in cases for p in PAIRINGS]:
+        batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queued)
+        encoder = TwoHeads().float()
+        x_a, x_b = (own_slice(z, rank, world).float() for z in batch.tensors()[:2])
+        objective = case.build(**batch.options(), gather=True, backend=backend)
+        objective(encoder(x_a), encoder(x_b), negatives=batch.tensors(torch.float32)[2]).backward()
+        assert encoder.weight.grad is not None
+        if world > 1:
+            dist.all_reduce(encoder.weight.grad)
+        found[f"{case.name}-{pairing}"] = encoder.weight.grad / world
+    return found
+
+
 def shared_failure(rank: int) -> str:
     """One rank has a NaN; all of them must hear of it."""
     z = torch.randn(4, 3)
@@ -233,6 +257,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "ddp": ddp_trajectory(batch, rank, world),
         "queue": queue_gradient(batch, rank, world),
         "different": different_losses(batch, rank, world),
+        "fused": fused_gradients(rank, world) if interprets_kernels() else {},
         "refusals": refusals(rank) if world > 1 else {},
         "failure": shared_failure(rank) if world > 1 else "",
     }

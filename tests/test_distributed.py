@@ -110,6 +110,15 @@ def test_ranks_may_use_different_outputs_of_the_stats(one: dict[str, Any], ranks
         torch.testing.assert_close(rank["different"], expected, **CLOSE)
 
 
+@pytest.mark.skipif(not distributed_worker.interprets_kernels(), reason="needs Triton's interpreter")
+def test_fused_kernels_on_several_ranks_give_the_one_process_gradient(
+    one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    assert len(one["fused"]) == 8
+    for rank in ranks:
+        torch.testing.assert_close(rank["fused"], one["fused"], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("what", "told"),
     {

@@ -117,8 +117,8 @@ class PairSet:
         with no_autocast(self.z_a):
             if self._fits_a_tile:
                 return logsumexp_kept(self.z_a, self.z_b, scale, self.layout)
-            positive, logsumexp, ess = reduce_streamed(self.stack, self.queue, scale, self.layout, None)
-        return positive, logsumexp, logsumexp - positive, partial(measured, ess)
+            positive, logsumexp, gap, ess = reduce_streamed(self.z_a, self.z_b, self.queue, scale, self.layout, None)
+        return positive, logsumexp, gap, partial(measured, ess)
 
     def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """(positive score, mean of phi over the negatives) of every anchor."""
@@ -133,7 +133,7 @@ class PairSet:
             if self._fits_a_tile:
                 positive, mean = mean_phi_kept(self.z_a, self.z_b, scale, layout, phi)
             else:
-                positive, mean = reduce_streamed(self.stack, self.queue, scale, layout, phi)
+                positive, mean = reduce_streamed(self.z_a, self.z_b, self.queue, scale, layout, phi)
         return positive, mean
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:

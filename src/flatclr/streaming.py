@@ -10,7 +10,7 @@ Shape suffixes: V views, n samples of this rank, d features. A stack holds view 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,11 +21,11 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
 from flatclr.kernels import tiled_torch
-from flatclr.kernels.block import Block, Ready, Side
+from flatclr.kernels.block import Block, Side
 from flatclr.kernels.phi import Phi
-from flatclr.kernels.tiled_torch import Hardest, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, SumsT
+from flatclr.kernels.tiled_torch import AnySums, Hardest, LogSumExp, MeanPhi, PhiSums, Ready, SumsT, start_sums
 from flatclr.pairing import Layout, Views, same_sample_pairs, span
-from flatclr.precision import no_autocast
+from flatclr.precision import accumulation_type, no_autocast
 from flatclr.sphere import gradient_before_sphere, to_sphere
 
 BACKENDS = ("torch", "triton")
@@ -62,11 +62,20 @@ def kernels_of(backend: str) -> Any:
 
 
 def reduce_streamed(
-    stack: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
+    z_a: Tensor, z_b: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
 ) -> tuple[Tensor, ...]:
-    """(positive, log-sum-exp, ess) of all ranks' anchors or, given phi, (positive, mean of phi); `stack` is [2n, d]."""
-    outputs: tuple[Tensor, ...] = _Streamed.apply(stack, queue, scale, layout, phi)
+    """(positive, log-sum-exp, their gap, ess) of all ranks' anchors or, given phi, (positive, mean of phi)."""
+    reduce = _reduce_fused if layout.backend == "triton" else _reduce
+    return reduce(z_a, z_b, queue, scale, layout, phi)
+
+
+def _reduce(*args: Any) -> tuple[Tensor, ...]:
+    outputs: tuple[Tensor, ...] = _Streamed.apply(*args)
     return outputs
+
+
+# torch.compile breaks its graph here: it cannot hold the launches of these kernels
+_reduce_fused: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(_reduce)
 
 
 @torch.no_grad()
@@ -164,28 +173,38 @@ def _parts(layout: Layout, operands: _Operands, scale: float | Tensor) -> Iterat
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, stack: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
+        ctx: Any,
+        z_a: Tensor,
+        z_b: Tensor,
+        queue: Tensor | None,
+        scale: float | Tensor,
+        layout: Layout,
+        phi: Phi | None,
     ) -> tuple[Tensor, ...]:
         views, own = layout.pairing.anchor_views, layout.own_samples
-        kernels, learns_scale = kernels_of(layout.backend), ctx.needs_input_grad[2]
-        ready = _ready(stack, scale, layout)
-        stack = ready.rows
-        everyone = distributed.gather_views(stack.view(2, own, -1), layout.ranks).flatten(0, 1)
-        sums: LogSumExpSums | PhiSums
-        if phi is None:
-            sums = LogSumExpSums.start(views * own, stack, with_moment=learns_scale)
-        else:
-            sums = PhiSums.start(phi, views * own, stack, with_moment=learns_scale)
+        learns_scale = ctx.needs_input_grad[3]
+        ready_of = kernels_of("triton").ready if layout.backend == "triton" else _ready
+        ready: Ready = ready_of(
+            z_a,
+            z_b,
+            scale,
+            phi,
+            normalize=layout.normalize,
+            anchor_views=views,
+            with_moment=learns_scale,
+        )
+        everyone = distributed.gather_views(ready.rows.view(2, own, -1), layout.ranks).flatten(0, 1)
         operands = _Operands.of(layout, ready.operand, everyone, queue)
         for part in _parts(layout, operands, scale):
-            part.reduce(sums)
-        per_anchor = [ready.positive, *kernels.finish(sums, layout.negatives)]
+            part.reduce(ready.sums)
+        finish = kernels_of("triton").finish if layout.backend == "triton" else _finish
+        per_anchor = [ready.positive, *finish(ready.sums, ready.positive, layout.negatives)]
         if layout.ranks.size > 1:
             packed_Vnq = torch.stack([q.view(views, own) for q in per_anchor], dim=2)
             per_anchor = [q.flatten() for q in distributed.gather_views(packed_Vnq, layout.ranks).unbind(2)]
         moment = per_anchor.pop() if learns_scale else None
         ctx.save_for_backward(
-            stack,
+            ready.rows,
             ready.inverse_norms,
             operands.stack,
             operands.everyone,
@@ -196,28 +215,39 @@ class _Streamed(torch.autograd.Function):
         )
         ctx.layout, ctx.phi = layout, phi
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*per_anchor[2:])
+        ctx.mark_non_differentiable(*per_anchor[3:])
         return tuple(per_anchor)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None = None, *_: None
+    ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         with no_autocast(ctx.saved_tensors[0]):
-            return _Streamed._gradients(ctx, *upstream[:2])
+            if g_gap is None:
+                return _Streamed._gradients(ctx, g_value, _Pull(g_positive))
+            if g_positive is None and g_value is None:
+                return _Streamed._gradients(ctx, g_gap, _Pull(g_gap, -1.0))
+            g_positive = -g_gap if g_positive is None else g_positive - g_gap
+            return _Streamed._gradients(ctx, g_gap if g_value is None else g_value + g_gap, _Pull(g_positive))
 
     @staticmethod
-    def _gradients(ctx: Any, g_positive: Tensor | None, g_value: Tensor | None) -> tuple[Tensor | None, ...]:
-        stack, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:8]
+    def _gradients(ctx: Any, g_value: Tensor | None, pull: _Pull) -> tuple[Tensor | None, ...]:
+        rows, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:8]
         operands, kept = _Operands(*embeddings), ctx.saved_tensors[8:]
         scale = kept_scale(ctx, kept)
         layout: Layout = ctx.layout
-        _, needs_queue, needs_scale = ctx.needs_input_grad[:3]
+        needs_queue, needs_scale = ctx.needs_input_grad[2:4]
         if layout.ranks.size > 1 and not layout.shared_loss:
-            g_positive, g_value = _averaged(positive, g_positive, g_value, layout)
+            g_value, pull = _averaged(positive, g_value, pull, layout)
 
         d_scale = None
         if needs_scale:
-            terms = [(g @ slope) / scale for g, slope in ((g_positive, positive), (g_value, moment)) if g is not None]
+            terms = []
+            if pull.gradient is not None:
+                terms.append((pull.gradient @ positive) * (pull.sign / scale))
+            if g_value is not None:
+                terms.append((g_value @ moment) / scale)
             d_scale = torch.stack(terms).sum()
 
         from_negatives = d_queue = None
@@ -225,54 +255,86 @@ class _Streamed(torch.autograd.Function):
             reduction = LogSumExp() if ctx.phi is None else MeanPhi(ctx.phi, layout.negatives)
             parts = _parts(layout, operands, scale)
             from_negatives, d_queue = _negatives_gradient(
-                stack, parts, reduction, Side(value, g_value), layout, needs_queue
+                rows, parts, reduction, Side(value, g_value), layout, needs_queue
             )
-        own_positive = None if g_positive is None else layout.own(g_positive)
-        gradient_of = kernels_of(layout.backend).stack_gradient if layout.backend == "triton" else _stack_gradient
-        d_stack = gradient_of(from_negatives, own_positive, stack, inverse_norms, scale)
+        own_pull = None if pull.gradient is None else layout.own(pull.gradient)
+        gradient_of = kernels_of("triton").views_gradient if layout.backend == "triton" else _views_gradient
         # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
-        for gradient in (d_stack, d_queue):
-            if gradient is not None and layout.ranks.size > 1:
-                gradient.mul_(layout.ranks.size)
-        return d_stack, d_queue, d_scale, None, None
+        d_views = gradient_of(
+            from_negatives,
+            own_pull,
+            rows,
+            inverse_norms,
+            scale,
+            sign=pull.sign,
+            factor=float(layout.ranks.size),
+            dtype=layout.embedding_type,
+        )
+        if d_queue is not None and layout.ranks.size > 1:
+            d_queue.mul_(layout.ranks.size)
+        return *d_views, d_queue, d_scale, None, None
 
 
-def _averaged(like: Tensor, g_positive: Tensor | None, g_value: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class _Pull:
+    """sign * gradient is what reached the scores of the positives."""
+
+    gradient: Tensor | None
+    sign: float = 1.0
+
+
+def _averaged(like: Tensor, g_value: Tensor | None, pull: _Pull, layout: Layout) -> tuple[Tensor, _Pull]:
     """Upstream gradients of all ranks, in one collective that every rank joins whichever outputs its loss used."""
+    g_positive = None if pull.gradient is None else pull.sign * pull.gradient
     both = torch.stack([torch.zeros_like(like) if g is None else g for g in (g_positive, g_value)])
     averaged = distributed.average_over_ranks(both, layout.ranks)
-    return averaged[0], averaged[1]
+    return averaged[1], _Pull(averaged[0])
 
 
-def _ready(stack: Tensor, scale: float | Tensor, layout: Layout) -> Ready:
-    views = layout.pairing.anchor_views
-    if layout.backend == "triton":
-        ready: Ready = kernels_of("triton").ready(
-            stack, scale, layout.embedding_type, normalize=layout.normalize, anchor_views=views
-        )
-        return ready
-    unit, inverse_norms = to_sphere(stack) if layout.normalize else (stack, None)
-    view_a, view_b = unit.view(2, layout.own_samples, -1)
-    positive = ((view_a * view_b).sum(1) * scale).repeat(views)
-    return Ready(unit, inverse_norms, positive, unit)
+def _ready(
+    z_a: Tensor,
+    z_b: Tensor,
+    scale: float | Tensor,
+    phi: Phi | None,
+    *,
+    normalize: bool,
+    anchor_views: int,
+    with_moment: bool,
+) -> Ready:
+    stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
+    unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
+    view_a, view_b = unit.chunk(2)
+    positive = ((view_a * view_b).sum(1) * scale).repeat(anchor_views)
+    return Ready(unit, inverse_norms, positive, unit, start_sums(phi, len(positive), unit, with_moment=with_moment))
 
 
-def _stack_gradient(
+def _finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
+    """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
+    value, *others = sums.finish(negatives)
+    return [value, *([] if isinstance(sums, PhiSums) else [value - positive]), *others]
+
+
+def _views_gradient(
     from_negatives: Tensor | None,
-    g_positive: Tensor | None,
+    pull: Tensor | None,
     unit: Tensor,
     inverse_norms: Tensor | None,
     scale: float | Tensor,
-) -> Tensor:
-    """Gradient of a stack [2n, d] from what its rows get as negatives and from its anchors' positive scores."""
+    *,
+    sign: float,
+    factor: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of both views [n, d] from what their rows get as negatives and from their anchors' positive scores."""
     d_stack = torch.zeros_like(unit) if from_negatives is None else from_negatives
-    if g_positive is not None:
+    if pull is not None:
         d_stack_Vnd, unit_Vnd = (x.view(2, len(unit) // 2, -1) for x in (d_stack, unit))
-        pull_n = g_positive.view(-1, len(unit) // 2).sum(0) * scale
+        pull_n = pull.view(-1, len(unit) // 2).sum(0) * (sign * scale)
         d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), unit_Vnd.flip(0))
     if inverse_norms is not None:
         d_stack = gradient_before_sphere(d_stack, unit, inverse_norms)
-    return d_stack
+    d_a, d_b = (d_stack if factor == 1 else d_stack.mul_(factor)).to(dtype).chunk(2)
+    return d_a, d_b
 
 
 def _negatives_gradient(
@@ -283,7 +345,7 @@ def _negatives_gradient(
     layout: Layout,
     needs_queue: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What the negatives send to this rank's rows, and to the queue."""
+    """What the negatives send to this rank's rows, perhaps in strips [P, 2n, d] yet to be added, and to the queue."""
     own_anchors = Side(layout.own(anchors.value), layout.own(anchors.gradient))
     d_stack = d_queue = None
     for part in parts:
@@ -302,14 +364,20 @@ def _negatives_gradient(
             need_rows=need_rows,
             need_columns=need_columns,
         )
-        if d_stack is None and d_rows is not None and len(d_rows) == len(stack):
+        if d_stack is None and d_rows is not None and d_rows.shape[-2:] == stack.shape:
             d_stack, d_rows = d_rows, None
         elif d_stack is None:
             d_stack = torch.zeros_like(stack)
         if d_rows is not None:
-            d_stack[part.rows] += d_rows
+            d_stack = _added(d_stack)
+            d_stack[part.rows] += _added(d_rows)
         if from_queue:
-            d_queue = d_columns
+            d_queue = None if d_columns is None else _added(d_columns)
         elif d_columns is not None:
-            d_stack[part.columns] += d_columns
+            d_stack[part.columns] += _added(d_columns)
     return d_stack, d_queue
+
+
+def _added(gradient: Tensor) -> Tensor:
+    """The sum over the strips of columns that a kernel kept apart, if any."""
+    return gradient.sum(0) if gradient.dim() == 3 else gradient

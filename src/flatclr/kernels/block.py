@@ -27,16 +27,6 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A stack of two views, ready to be contrasted."""
-
-    rows: Tensor  # [2n, d] in accumulation precision, on the sphere if asked
-    inverse_norms: Tensor | None  # [2n, 1] of the stack as it came, if it was put on the sphere
-    positive: Tensor  # score of every anchor's positive
-    operand: Tensor  # the rows as the products take them
-
-
-@dataclass(frozen=True)
 class Side:
     """Finished values of the anchors on one side of a block, and the gradient that reached them."""
 

@@ -672,10 +672,11 @@ def _inverse_norms(rows):
 
 @triton.jit(do_not_specialize=["samples"])
 def ready_kernel(
-    stack_ptr,
+    view_a_ptr,
+    view_b_ptr,
     unit_ptr,
     inverse_norms_ptr,
-    positive_ptr,
+    per_anchor_ptr,
     operand_ptr,
     scale,
     samples,
@@ -683,12 +684,17 @@ def ready_kernel(
     SCALE_IS_TENSOR: tl.constexpr,
     NORMALIZE: tl.constexpr,
     BOTH_ANCHOR: tl.constexpr,
+    SUMS: tl.constexpr,
+    WITH_PEAK: tl.constexpr,
     PADDING: tl.constexpr,
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Unit rows, their inverse norms, the scores of the positives, and the padded operand, in one pass over a stack."""
+    """Both views in float32, unit rows and inverse norms if asked, and the padded operand.
+
+    Per anchor, [1 + SUMS, anchors]: the score of its positive, and sums with nothing in them yet, the peak first.
+    """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     places = tl.arange(0, BLOCK_D)[None, :]
     sample_tiles = tl.cdiv(samples, ROWS)
@@ -700,8 +706,8 @@ def ready_kernel(
         stored = inside[:, None] & (places < PADDED)
         rows_a = at.to(tl.int64)[:, None]
         rows_b = rows_a + samples
-        a = tl.load(stack_ptr + rows_a * features + places, mask=real, other=0.0)
-        b = tl.load(stack_ptr + rows_b * features + places, mask=real, other=0.0)
+        a = tl.load(view_a_ptr + rows_a * features + places, mask=real, other=0.0).to(tl.float32)
+        b = tl.load(view_b_ptr + rows_a * features + places, mask=real, other=0.0).to(tl.float32)
         if NORMALIZE:
             inverse_a = _inverse_norms(a)
             inverse_b = _inverse_norms(b)
@@ -709,14 +715,18 @@ def ready_kernel(
             b = b * inverse_b[:, None]
             tl.store(inverse_norms_ptr + at, inverse_a, mask=inside)
             tl.store(inverse_norms_ptr + samples + at, inverse_b, mask=inside)
-            tl.store(unit_ptr + rows_a * features + places, a, mask=real)
-            tl.store(unit_ptr + rows_b * features + places, b, mask=real)
-        positive = tl.sum(a * b, 1) * scale
-        tl.store(positive_ptr + at, positive, mask=inside)
-        if BOTH_ANCHOR:
-            tl.store(positive_ptr + samples + at, positive, mask=inside)
+        tl.store(unit_ptr + rows_a * features + places, a, mask=real)
+        tl.store(unit_ptr + rows_b * features + places, b, mask=real)
         tl.store(operand_ptr + rows_a * PADDED + places, a.to(operand_ptr.dtype.element_ty), mask=stored)
         tl.store(operand_ptr + rows_b * PADDED + places, b.to(operand_ptr.dtype.element_ty), mask=stored)
+        positive = tl.sum(a * b, 1) * scale
+        for view in tl.static_range(2 if BOTH_ANCHOR else 1):
+            anchor = per_anchor_ptr + view * samples + at
+            tl.store(anchor, positive, mask=inside)
+            for quantity in tl.static_range(SUMS):
+                nothing = LOWEST if WITH_PEAK and quantity == 0 else 0.0
+                row = (quantity + 1) * (2 if BOTH_ANCHOR else 1)
+                tl.store(anchor + tl.cast(row, tl.int64) * samples, tl.full([ROWS], nothing, tl.float32), mask=inside)
     else:
         behind = (tile - sample_tiles) * ROWS + tl.arange(0, ROWS)[:, None]
         rows = behind.to(tl.int64) + 2 * samples
@@ -730,47 +740,53 @@ def finish_kernel(
     total_ptr,
     squares_ptr,
     moment_ptr,
-    value_ptr,
-    ess_ptr,
-    slope_ptr,
+    positive_ptr,
+    out_ptr,
     anchors,
     negatives,
     WITH_MOMENT: tl.constexpr,
     ANCHORS: tl.constexpr,
 ):
-    """Log-sum-exp, effective sample size in [1 / negatives, 1] and scale * d value / d scale from finished sums."""
+    """[4, anchors]: log-sum-exp, its gap to the positive, ess in [1 / negatives, 1], scale * d value / d scale."""
     at = tl.program_id(0) * ANCHORS + tl.arange(0, ANCHORS)
     inside = at < anchors
+    out = out_ptr + at
+    quantity = tl.cast(anchors, tl.int64)
     total = tl.load(total_ptr + at, mask=inside, other=1.0)
     squares = tl.load(squares_ptr + at, mask=inside, other=1.0)
-    tl.store(value_ptr + at, tl.load(peak_ptr + at, mask=inside, other=0.0) + tl.log(total), mask=inside)
+    value = tl.load(peak_ptr + at, mask=inside, other=0.0) + tl.log(total)
+    tl.store(out, value, mask=inside)
+    tl.store(out + quantity, value - tl.load(positive_ptr + at, mask=inside, other=0.0), mask=inside)
     share = total / tl.sqrt(squares)
     ess = share * share / negatives
     ess = tl.where(ess < 1, ess, tl.where(ess >= 1, 1.0, ess))  # a NaN stays one
-    tl.store(ess_ptr + at, tl.where(ess < 1 / negatives, 1 / negatives, ess), mask=inside)
+    tl.store(out + 2 * quantity, tl.where(ess < 1 / negatives, 1 / negatives, ess), mask=inside)
     if WITH_MOMENT:
-        tl.store(slope_ptr + at, tl.load(moment_ptr + at, mask=inside, other=0.0) / total, mask=inside)
+        tl.store(out + 3 * quantity, tl.load(moment_ptr + at, mask=inside, other=0.0) / total, mask=inside)
 
 
-@triton.jit(do_not_specialize=["samples"])
-def stack_gradient_kernel(
+@triton.jit(do_not_specialize=["samples", "strips", "sign", "factor"])
+def views_gradient_kernel(
     negatives_ptr,
-    g_positive_ptr,
+    pull_ptr,
     unit_ptr,
     inverse_norms_ptr,
-    out_ptr,
+    d_a_ptr,
+    d_b_ptr,
     scale,
     samples,
     features,
+    strips,
+    sign,
+    factor,
     SCALE_IS_TENSOR: tl.constexpr,
-    FROM_NEGATIVES: tl.constexpr,
     FROM_POSITIVES: tl.constexpr,
     BOTH_ANCHOR: tl.constexpr,
     NORMALIZE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """What negatives and positives send to a stack, taken back through the sphere."""
+    """What negatives and positives send to both views, taken back through the sphere."""
     scale = _scalar(scale, SCALE_IS_TENSOR)
     places = tl.arange(0, BLOCK_D)[None, :]
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -782,19 +798,21 @@ def stack_gradient_kernel(
     b = tl.load(unit_ptr + in_b, mask=real, other=0.0)
     d_a = tl.zeros([ROWS, BLOCK_D], tl.float32)
     d_b = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    if FROM_NEGATIVES:
-        d_a += tl.load(negatives_ptr + in_a, mask=real, other=0.0)
-        d_b += tl.load(negatives_ptr + in_b, mask=real, other=0.0)
+    for strip in range(0, strips):
+        from_strip = negatives_ptr + tl.cast(strip, tl.int64) * (2 * samples) * features
+        d_a += tl.load(from_strip + in_a, mask=real, other=0.0)
+        d_b += tl.load(from_strip + in_b, mask=real, other=0.0)
     if FROM_POSITIVES:
-        pull = tl.load(g_positive_ptr + at, mask=inside, other=0.0)
+        pull = tl.load(pull_ptr + at, mask=inside, other=0.0)
         if BOTH_ANCHOR:
-            pull += tl.load(g_positive_ptr + samples + at, mask=inside, other=0.0)
-        d_a += (pull * scale)[:, None] * b
-        d_b += (pull * scale)[:, None] * a
+            pull += tl.load(pull_ptr + samples + at, mask=inside, other=0.0)
+        pull *= sign * scale
+        d_a += pull[:, None] * b
+        d_b += pull[:, None] * a
     if NORMALIZE:
         inverse_a = tl.load(inverse_norms_ptr + at, mask=inside, other=0.0)
         inverse_b = tl.load(inverse_norms_ptr + samples + at, mask=inside, other=0.0)
         d_a = (d_a - a * tl.sum(a * d_a, 1)[:, None]) * inverse_a[:, None]
         d_b = (d_b - b * tl.sum(b * d_b, 1)[:, None]) * inverse_b[:, None]
-    tl.store(out_ptr + in_a, d_a, mask=real)
-    tl.store(out_ptr + in_b, d_b, mask=real)
+    tl.store(d_a_ptr + in_a, (d_a * factor).to(d_a_ptr.dtype.element_ty), mask=real)
+    tl.store(d_b_ptr + in_a, (d_b * factor).to(d_b_ptr.dtype.element_ty), mask=real)

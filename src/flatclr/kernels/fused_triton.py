@@ -9,16 +9,15 @@ Shape suffixes: R rows, C columns, d features, Q quantities.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
-from flatclr.kernels.block import Block, Diagonal, Ready, Side
+from flatclr.kernels.block import Block, Diagonal, Side
 from flatclr.kernels.fused_device import (
     LARGEST_FIXED_SCALE,
     anchor_weights_kernel,
@@ -27,15 +26,12 @@ from flatclr.kernels.fused_device import (
     merge_kernel,
     mirrored_sums_kernel,
     ready_kernel,
-    stack_gradient_kernel,
     sums_kernel,
+    views_gradient_kernel,
 )
 from flatclr.kernels.phi import Phi
-from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums, MeanPhi, PhiSums
+from flatclr.kernels.tiled_torch import AnySums, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, Ready
 
-P = ParamSpec("P")
-T = TypeVar("T")
-AnySums = LogSumExpSums | PhiSums
 BYTES_AT_ONCE = 512  # of a row: 256 features in half precision; more are multiplied chunk by chunk
 CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
@@ -112,12 +108,6 @@ def padded_features(d: int) -> int:
     return max(16, 1 << (d - 1).bit_length())
 
 
-def untraced(function: Callable[P, T]) -> Callable[P, T]:
-    """torch.compile breaks its graph here: it cannot hold these launches."""
-    wrapped: Callable[P, T] = torch.compiler.disable(function)
-    return wrapped
-
-
 def require_usable(embeddings: Tensor) -> None:
     """Refuse what the kernels cannot run on."""
     if embeddings.dtype not in (torch.bfloat16, torch.float16, torch.float32):
@@ -158,20 +148,30 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     return copy
 
 
-@untraced
-def ready(stack: Tensor, scale: float | Tensor, dtype: torch.dtype, *, normalize: bool, anchor_views: int) -> Ready:
-    """A stack [2n, d] of two views made ready in one pass."""
-    rows, d = stack.shape
-    samples, padded = rows // 2, padded_features(d)
-    stack = stack.contiguous()
-    unit, inverse_norms = (torch.empty_like(stack), stack.new_empty(rows, 1)) if normalize else (stack, None)
-    positive = stack.new_empty(anchor_views * samples)
-    rounded = stack.dtype if INTERPRETED and dtype == torch.bfloat16 else dtype
-    products = stack.new_empty(rows + PADDING, padded, dtype=rounded)
+def ready(
+    z_a: Tensor,
+    z_b: Tensor,
+    scale: float | Tensor,
+    phi: Phi | None,
+    *,
+    normalize: bool,
+    anchor_views: int,
+    with_moment: bool,
+) -> Ready:
+    """Two views [n, d] made ready in one launch."""
+    (samples, d), dtype = z_a.shape, z_a.dtype
+    padded = padded_features(d)
+    rounded = torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
+    unit = z_a.new_empty(2 * samples, d, dtype=torch.float32)
+    inverse_norms = unit.new_empty(2 * samples, 1) if normalize else None
+    products = unit.new_empty(2 * samples + PADDING, padded, dtype=rounded)
+    sums = (1 if phi is not None else 3) + with_moment
+    positive, *others = unit.new_empty(1 + sums, anchor_views * samples).unbind()
     at_once, block_d = _rows_at_once(padded)
-    with torch.cuda.device_of(stack):
+    with torch.cuda.device_of(unit):
         ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
-            stack,
+            z_a.contiguous(),
+            z_b.contiguous(),
             unit,
             unit if inverse_norms is None else inverse_norms,
             positive,
@@ -182,71 +182,85 @@ def ready(stack: Tensor, scale: float | Tensor, dtype: torch.dtype, *, normalize
             SCALE_IS_TENSOR=isinstance(scale, Tensor),
             NORMALIZE=normalize,
             BOTH_ANCHOR=anchor_views == 2,
+            SUMS=sums,
+            WITH_PEAK=phi is None,
             PADDING=PADDING,
             PADDED=padded,
             ROWS=at_once,
             BLOCK_D=block_d,
             **SMALL,
         )
-    return Ready(unit, inverse_norms, positive, products[:rows, :d] if rounded == dtype else operand(unit, dtype))
+    operand_Rd = products[: 2 * samples, :d] if rounded == dtype else operand(unit, dtype)
+    moment = others.pop() if with_moment else None
+    if phi is not None:
+        return Ready(unit, inverse_norms, positive, operand_Rd, PhiSums(phi, others[0], moment))
+    peak, total, squares = others
+    return Ready(unit, inverse_norms, positive, operand_Rd, LogSumExpSums(peak, total, squares, moment))
 
 
-@untraced
-def finish(sums: AnySums, negatives: int) -> list[Tensor]:
-    """What `sums.finish` gives, in one launch."""
+def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
+    """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
     if isinstance(sums, PhiSums):
         return sums.finish(negatives)
-    value, ess, slope = torch.empty_like(sums.total.expand(3, -1), memory_format=torch.contiguous_format).unbind()
+    value, gap, ess, slope = positive.new_empty(4, len(positive)).unbind()
     with torch.cuda.device_of(value):
         finish_kernel[(_tiles(len(value), 256),)](
             sums.peak,
             sums.total,
             sums.squares,
             sums.total if sums.moment is None else sums.moment,
+            positive,
             value,
-            ess,
-            slope,
             len(value),
             float(negatives),
             WITH_MOMENT=sums.moment is not None,
             ANCHORS=256,
             **SMALL,
         )
-    return [value, ess] if sums.moment is None else [value, ess, slope]
+    return [value, gap, ess] if sums.moment is None else [value, gap, ess, slope]
 
 
-@untraced
-def stack_gradient(
+def views_gradient(
     from_negatives: Tensor | None,
-    g_positive: Tensor | None,
+    pull: Tensor | None,
     unit: Tensor,
     inverse_norms: Tensor | None,
     scale: float | Tensor,
-) -> Tensor:
-    """Gradient of a stack [2n, d] from what its rows get as negatives and from its anchors' positive scores."""
+    *,
+    sign: float,
+    factor: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of both views from what their rows get as negatives, perhaps in strips, and from their positives."""
     rows, d = unit.shape
-    out = torch.empty_like(unit)
+    d_a, d_b = unit.new_empty(2, rows // 2, d, dtype=dtype).unbind()
+    strips = 0
+    if from_negatives is not None:
+        strips = len(from_negatives) if from_negatives.dim() == 3 else 1
     at_once, block_d = _rows_at_once(padded_features(d))
     with torch.cuda.device_of(unit):
-        stack_gradient_kernel[(_tiles(rows // 2, at_once),)](
-            out if from_negatives is None else from_negatives,
-            out if g_positive is None else g_positive.contiguous(),
+        views_gradient_kernel[(_tiles(rows // 2, at_once),)](
+            unit if from_negatives is None else from_negatives,
+            unit if pull is None else pull.contiguous(),
             unit,
             unit if inverse_norms is None else inverse_norms,
-            out,
+            d_a,
+            d_b,
             scale,
             rows // 2,
             d,
+            strips,
+            sign,
+            factor,
             SCALE_IS_TENSOR=isinstance(scale, Tensor),
-            FROM_NEGATIVES=from_negatives is not None,
-            FROM_POSITIVES=g_positive is not None,
-            BOTH_ANCHOR=g_positive is not None and len(g_positive) == rows,
+            FROM_POSITIVES=pull is not None,
+            BOTH_ANCHOR=pull is not None and len(pull) == rows,
             NORMALIZE=inverse_norms is not None,
             ROWS=at_once,
             BLOCK_D=block_d,
             **SMALL,
         )
-    return out
+    return d_a, d_b
 
 
 def _rows_at_once(padded: int) -> tuple[int, int]:
@@ -255,7 +269,6 @@ def _rows_at_once(padded: int) -> tuple[int, int]:
     return max(1, 2048 // block_d), block_d
 
 
-@untraced
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     two_sided = block.symmetric or columns is not None
@@ -269,7 +282,6 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 _reduce(_transposed(block), columns, way, choose)
 
 
-@untraced
 def block_gradients(
     block: Block,
     reduction: LogSumExp | MeanPhi,
@@ -279,7 +291,7 @@ def block_gradients(
     need_rows: bool,
     need_columns: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of the block's rows and columns; a symmetric block puts both into the first.
+    """Gradients of the block's rows and columns in strips [P, R, d] to be added; a symmetric block's are in the first.
 
     With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
     """
@@ -439,12 +451,13 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
         block_out *= 2
     with torch.cuda.device_of(block.rows_Rd):
         for way, choose in _ways(block, is_phi):
-            sides = [_side_of(side, way, block.scale, out) for side in (rows, columns)]
+            own = _side_of(rows, way, block.scale, out)
+            other = own if block.symmetric else _side_of(columns, way, block.scale, out)
             gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
                 block.rows_Rd,
                 block.columns_Cd,
-                *sides[0],
-                *sides[1],
+                *own,
+                *other,
                 out,
                 block.scale,
                 *_parameters(reduction, block.rows_Rd.device),
@@ -466,19 +479,19 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
                 **blocks,
                 **_tiling_constants(tiling),
             )
-    return out[0] if parts == 1 else out.sum(0)
+    return out
 
 
 def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
     """(value, weight) of a side's anchors as the kernel takes them that way."""
     if side is None:
         return unused, unused
-    gradient = side.gradient.contiguous()
+    value, gradient = side.value.contiguous(), side.gradient.contiguous()
     if way != "fixed":
-        return side.value, gradient
-    weights = torch.empty_like(side.value)
+        return value, gradient
+    weights = torch.empty_like(value)
     anchor_weights_kernel[(_tiles(len(weights), 256),)](
-        side.value,
+        value,
         gradient,
         weights,
         scale,
@@ -487,7 +500,7 @@ def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor)
         ANCHORS=256,
         **SMALL,
     )
-    return side.value, weights
+    return value, weights
 
 
 def _unit(gradients: list[Tensor], bits: int) -> Tensor:

@@ -64,10 +64,6 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     return embeddings_Rd
 
 
-def finish(sums: LogSumExpSums | PhiSums, negatives: int) -> list[Tensor]:
-    return sums.finish(negatives)
-
-
 def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     for tile, scores in _visit(block):
@@ -217,6 +213,26 @@ class PhiSums:
     def finish(self, negatives: int) -> list[Tensor]:
         """[mean of phi] and, with a moment, [scale * d value / d scale]"""
         return [sums / negatives for sums in (self.total, self.moment) if sums is not None]
+
+
+AnySums = LogSumExpSums | PhiSums
+
+
+def start_sums(phi: Phi | None, anchors: int, like: Tensor, *, with_moment: bool) -> AnySums:
+    if phi is None:
+        return LogSumExpSums.start(anchors, like, with_moment=with_moment)
+    return PhiSums.start(phi, anchors, like, with_moment=with_moment)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Two views, ready to be contrasted."""
+
+    rows: Tensor  # [2n, d], view a then view b, in accumulation precision, on the sphere if asked
+    inverse_norms: Tensor | None  # [2n, 1] of the rows as they came, if they were put on the sphere
+    positive: Tensor  # score of every anchor's positive
+    operand: Tensor  # the rows as the products take them
+    sums: AnySums  # of every anchor, with nothing in them yet
 
 
 @dataclass(frozen=True)
