@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from flatclr.training import memory
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
-from flatclr.training.networks import TwoTowers, one_update_of_running_statistics
+from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 
@@ -114,6 +115,35 @@ def test_a_skipped_first_step_of_captured_sgd_leaves_momentum_at_zero() -> None:
         optimizer.found_inf = torch.tensor(found)  # type: ignore[attr-defined]
         optimizer.step()
     assert torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_fewer_launches_give_the_same_numbers(dtype: torch.dtype | None) -> None:
+    def build() -> Network:
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 6)
+        return Network(nn.Sequential(*layers), nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4)))
+
+    views, found = torch.randn(2, 5, 3, 8, 8).unbind(), []
+    for network in (build(), build()):
+        call = FewerLaunches(network, dtype) if found else network
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            z_a, z_b = call(*views)
+        (z_a * z_b).sum().backward()
+        gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
+        assert all(g is not None and g.dtype == torch.float32 for g in gradients.values())
+        found.append({"z_a": z_a, "z_b": z_b, **gradients, **network.state_dict()})
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert found[1]["encoder.1.num_batches_tracked"] == 1
+
+
+def test_a_compiled_network_trains_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    plain, compiled = (train(config(tmp_path / str(c), 3, compile=c, eval_start=False)).path for c in (False, True))
+    want, got = (load_checkpoint(run / "checkpoint").state["train_step"]["network"] for run in (plain, compiled))
+    assert got.keys() == want.keys()
+    torch.testing.assert_close(got, want)
 
 
 def test_the_probe_encodes_no_more_at_once_than_training_does(tmp_path: Path) -> None:

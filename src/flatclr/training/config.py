@@ -53,6 +53,7 @@ class TrainConfig:
     precision: str = "fp32"
     max_bad_steps: int = 20  # non-finite steps in a row before the run stops
     graph: bool | None = None  # capture the step in a CUDA graph; None: where it is known to work
+    compile: bool = False  # the network with torch.compile: faster steps after up to a minute of compiling
 
     seed: int = 0
     device: str = "auto"
@@ -91,7 +92,7 @@ class TrainConfig:
         for name in ("views", "encoder_options", "objective_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise TypeError(f"{name} must be named values, got {getattr(self, name)!r}; for example {{width: 64}}.")
-        for name in ("eval_start", "graph"):
+        for name in ("eval_start", "graph", "compile"):
             if not isinstance(getattr(self, name), bool | None):
                 raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}; pass one of these.")
         for name in ("weight_decay", "warmup_epochs", "queue"):

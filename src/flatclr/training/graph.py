@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flatclr.data.loading import Loader
 from flatclr.training.inputs import ImageViews
+from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
 
 WARMUP_STEPS = 3
@@ -43,6 +44,8 @@ class GraphedStep:
         assert isinstance(train_step.inputs, ImageViews)
         (self.images,) = loader.resident
         self.train_step, self.loader, self.inputs = train_step, loader, train_step.inputs
+        if train_step.compiled is None:
+            train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
         self.index = loader.own_indices(0).to(loader.device)
         self.parameters = [drawn.to(loader.device) for drawn in self.inputs.parameters(self.images[self.index], 0)]
         self._warm_up()

@@ -1,4 +1,4 @@
-"""What a run measures about itself at every log step."""
+"""What a run measures about itself: gauges at every log step, gradients at every evaluation."""
 
 from __future__ import annotations
 

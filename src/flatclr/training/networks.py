@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -98,6 +98,66 @@ def one_update_of_running_statistics(network: nn.Module, parts: int) -> Iterator
             module.momentum = momentum
         for module, count in zip(tracking, counts, strict=False):
             module.num_batches_tracked.copy_(count)
+
+
+class FewerLaunches:
+    """A network as training calls it, with one launch where each layer had its own.
+
+    Autocast rounds weights, and carries their gradients back, layer by layer, and batch normalisation counts batches
+    layer by layer: of 560 kernels in a step of ResNet-18 these were 140. The numbers are the same.
+    """
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype | None) -> None:
+        self.network, self.dtype = network, dtype
+        self.rounded = [] if dtype is None else _rounded_by_autocast(network)
+        self.counting = [m for m in _tracking(network) if m.momentum is not None and m.num_batches_tracked is not None]
+
+    def __call__(self, *views: Tensor) -> tuple[Tensor, ...]:
+        rounded: dict[str, Tensor] = {}
+        if self.rounded:
+            names, weights = zip(*self.rounded, strict=True)
+            rounded = dict(zip(names, _Rounded.apply(self.dtype, *weights), strict=True))
+        counts = [module.num_batches_tracked for module in self.counting]
+        for module in self.counting:
+            module.num_batches_tracked = None
+        try:
+            embedded: tuple[Tensor, ...] = torch.func.functional_call(self.network, rounded, views)
+        finally:
+            for module, count in zip(self.counting, counts, strict=True):
+                module.num_batches_tracked = count
+        if counts and self.network.training:
+            torch._foreach_add_(counts, 1)
+        return embedded
+
+
+class _Rounded(torch.autograd.Function):
+    """Tensors in a type of fewer bits, all in one launch; so are their gradients in their own type."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtypes = [tensor.dtype for tensor in tensors]
+        return _copies(tensors, [dtype] * len(tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_copies(gradients, ctx.dtypes)
+
+
+def _copies(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    torch._foreach_copy_(copies, list(tensors))
+    return tuple(copies)
+
+
+def _rounded_by_autocast(network: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    layers = (nn.Linear, nn.modules.conv._ConvNd)
+    return [
+        (f"{prefix}.{name}" if prefix else name, parameter)
+        for prefix, module in network.named_modules()
+        if isinstance(module, layers)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dtype == torch.float32
+    ]
 
 
 def _tracking(network: nn.Module) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,8 +48,10 @@ class TrainStep:
     precision: str = "fp32"
     clip_norm: float | None = None
     micro_batch: int | None = None  # samples of this rank encoded at once; None: all
+    compiled: Callable[..., tuple[Tensor, ...]] | None = None  # the network, to be called faster
 
     def __post_init__(self) -> None:
+        self.forward: Callable[..., tuple[Tensor, ...]] = self.network if self.compiled is None else self.compiled
         device = next(self.network.parameters()).device
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
         self.bad_steps, self.bad_in_a_row, self.longest_bad = (
@@ -63,7 +66,9 @@ class TrainStep:
         )
         self.autocast_type = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
-    def embed(self, network: nn.Module, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(
+        self, network: Callable[..., tuple[Tensor, ...]], view_a: Tensor, view_b: Tensor
+    ) -> tuple[Tensor, Tensor]:
         with self._autocast(view_a):
             if self.keys is None:
                 z_a, z_b = network(view_a, view_b)
@@ -77,7 +82,9 @@ class TrainStep:
     def _with_gradient(self, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, ...]:
         """Embeddings that carry a gradient: of both views, or of view a where keys come from a momentum encoder."""
         with self._autocast(view_a):
-            embedded: tuple[Tensor, ...] = self.network(*((view_a, view_b) if self.keys is None else (view_a,)))
+            embedded: tuple[Tensor, ...] = (self.forward or self.network)(
+                *((view_a, view_b) if self.keys is None else (view_a,))
+            )
         return embedded
 
     def _keys_of(self, views: Views, parts: list[slice]) -> Tensor:
@@ -125,7 +132,7 @@ class TrainStep:
         self.optimizer.zero_grad(set_to_none=True)
         parts = micro_batches(samples, self.micro_batch)
         if len(parts) == 1:
-            z_a, z_b = self.embed(self.network, *views(parts[0]))
+            z_a, z_b = self.embed(self.forward, *views(parts[0]))
             loss, stats = self._loss(z_a, z_b)
             self.scaler.scale(loss).backward()
         else:

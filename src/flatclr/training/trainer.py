@@ -162,6 +162,7 @@ class Trainer:
             queue = EmbeddingQueue(config.queue, config.embedding, seed=config.seed).to(self.device)
         return TrainStep(
             network=network,
+            compiled=torch.compile(network) if config.compile else None,
             objective=objective,
             optimizer=optimizer,
             inputs=inputs,
@@ -194,7 +195,6 @@ class Trainer:
                 row |= {
                     "learning_rate": self.base_rate * rate,
                     "images_per_second": images / (time.monotonic() - since_log),
-                    "gradient_snr": gradient_snr(self.train_step, self.loader, self.step),
                     "bad_steps": int(self.train_step.bad_steps),
                     **self._alarms(),
                 }
@@ -269,9 +269,10 @@ class Trainer:
             self._emit("warning", {"step": self.step, "message": message})
 
     def evaluate(self) -> dict[str, Any]:
-        """What `flatclr.training.quality` measures."""
+        """What `flatclr.training.quality` measures, and the gradient's signal-to-noise."""
         beta = float(self.train_step.objective.inverse_temperature)
-        return self.quality.measure(self.train_step.bare_network, beta)
+        measured = self.quality.measure(self.train_step.bare_network, beta)
+        return measured | {"gradient_snr": gradient_snr(self.train_step, self.loader, self.step)}
 
     def _evaluate(self) -> None:
         self.last_evaluation = self.evaluate()
