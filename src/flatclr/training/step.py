@@ -23,6 +23,7 @@ from flatclr.training.networks import Network, TwoTowers, frozen_running_statist
 from flatclr.training.queue import EmbeddingQueue
 
 COUNTS = ("bad_steps", "bad_in_a_row")
+AUTOCAST_TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -61,7 +62,7 @@ class TrainStep:
             and self.keys is None
             and self.queue is None
         )
-        self.autocast_type = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
+        self.autocast_type = AUTOCAST_TYPES[self.precision]
 
     def embed(self, network: nn.Module, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
         with self._autocast(view_a):
