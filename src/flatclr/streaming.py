@@ -9,10 +9,8 @@ Shape suffixes: V views, n samples of this rank, d features. A stack holds view 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from flatclr import distributed
 from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
-from flatclr.kernels import tiled_torch
+from flatclr.kernels import has_triton, tiled_torch, with_triton
 from flatclr.kernels.block import Block, Side
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import AnySums, Hardest, LogSumExp, MeanPhi, PhiSums, Ready, SumsT, start_sums
@@ -38,27 +36,12 @@ def prefers_fused(embeddings: Tensor) -> bool:
     at 65,536 (`results/loss_gpu.jsonl`); a graph of torch.compile they would break.
     """
     is_half = embeddings.dtype in (torch.bfloat16, torch.float16)
-    return embeddings.is_cuda and is_half and _has_triton() and not torch.compiler.is_compiling()
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return embeddings.is_cuda and is_half and has_triton() and not torch.compiler.is_compiling()
 
 
 def kernels_of(backend: str) -> Any:
-    """The backend's module; Triton, which is optional, is loaded when it is first asked for."""
-    if backend == "torch":
-        return tiled_torch
-    try:
-        from flatclr.kernels import fused_triton
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "triton":
-            raise
-        raise ValueError(
-            "backend='triton' must find the package triton, got none installed; install it, or use backend='torch'."
-        ) from None
-    return fused_triton
+    """The backend's module."""
+    return tiled_torch if backend == "torch" else with_triton("fused_triton")
 
 
 def reduce_streamed(

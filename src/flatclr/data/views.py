@@ -1,7 +1,8 @@
 """Batched image augmentation on the device: every sample of a batch has its own parameters.
 
 `draw_views` draws the parameters of a whole global batch from a generator on the host, `apply_views` applies them on
-any device. Nothing there waits for the device or loops over samples, so a step can be captured in a CUDA graph.
+any device, and `gathered_views` does so to images picked by their index, on a GPU in one launch. Nothing there waits
+for the device or loops over samples, so a step can be captured in a CUDA graph.
 
 Images are float in [0, 1], [N, C, H, W]. Shape suffixes: N samples, S output pixels, P parameters per sample.
 """
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatclr.checks import FLOAT_TYPES, require_count, require_number
+from flatclr.checks import FLOAT_TYPES, require_count, require_number, require_one_of
+from flatclr.kernels import has_triton, with_triton
 
 # Rec. 601 luma, what Pillow's "L" mode and the published recipes use
 LUMA = (0.299, 0.587, 0.114)
@@ -317,7 +319,7 @@ def apply_views(
     torch.Size([4, 3, 24, 24])
     """
     _require_images(images, bytes_too=True)
-    _require_parameters(parameters, images)
+    _require_parameters(parameters, images, len(images))
     out = images.float().div(255) if images.dtype == torch.uint8 else images.float()
     stored = (images.shape[-2], images.shape[-1])
     sides = stored if size is None else _sides(size)
@@ -345,6 +347,100 @@ def apply_views(
     if config.mean is not None and config.std is not None:
         out = normalize(out, config.mean, config.std)
     return out
+
+
+def gathered_views(
+    images: Tensor,
+    index: Tensor | None,
+    parameters: ViewParameters,
+    config: ViewConfig,
+    *,
+    size: int | tuple[int, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+    backend: str = "auto",
+) -> Tensor:
+    """`apply_views` of `images[index]`, over and over until every row of parameters has its view.
+
+    Args:
+        images: [M, C, H, W] as for `apply_views`, say all there are.
+        index: which of them, [N] on their device, within range; None: all, N = M. View v shows image v mod N.
+        parameters: a multiple of N rows: those of view a, then those of view b.
+        config, size: as for `apply_views`.
+        dtype: of the views.
+        backend: "triton" gathers, augments and rounds in one launch, "torch" operation by operation. "auto" takes the
+            first on a GPU where it can: uint8 or float32 images of 1 or 3 channels, no blur, no gradient.
+
+    Returns:
+        views in channels-last order on a GPU, where convolutions read it.
+
+    >>> images = torch.randint(256, (9, 3, 32, 32), dtype=torch.uint8)
+    >>> drawn = draw_views(ViewConfig(), 4, height=32, width=32, generator=torch.Generator().manual_seed(0))
+    >>> gathered_views(images, torch.tensor([7, 1]), drawn, ViewConfig()).shape
+    torch.Size([4, 3, 32, 32])
+    """
+    require_one_of("backend", backend, ("auto", "torch", "triton"))
+    _require_images(images, bytes_too=True)
+    samples = len(images) if index is None else _indices(index, images)
+    _require_parameters(parameters, images, samples, in_turn=True)
+    obstacle = _why_not_fused(images, config)
+    if backend == "triton" and obstacle is not None:
+        raise ValueError(f"backend='triton' must be given views that it knows, got {obstacle}; use backend='torch'.")
+    if backend == "triton" or (backend == "auto" and images.is_cuda and has_triton() and obstacle is None):
+        return _fused_views(images, index, parameters, config, size, dtype)
+    picked = images if index is None else images[index]
+    views = apply_views(picked.repeat(len(parameters) // samples, 1, 1, 1), parameters, config, size=size)
+    layout = torch.channels_last if views.is_cuda else torch.preserve_format
+    return views.to(dtype, memory_format=layout)
+
+
+def _why_not_fused(images: Tensor, config: ViewConfig) -> str | None:
+    if images.dtype not in (torch.uint8, torch.float32):
+        return f"{images.dtype} images"
+    if images.shape[1] not in (1, 3):
+        return f"{images.shape[1]} channels"
+    if config.blur_probability:
+        return f"blur_probability {config.blur_probability}"
+    return "images that need a gradient" if images.requires_grad else None
+
+
+def _fused_views(
+    images: Tensor,
+    index: Tensor | None,
+    parameters: ViewParameters,
+    config: ViewConfig,
+    size: int | tuple[int, int] | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    kernels = with_triton("fused_views")
+    if not (images.is_cuda or kernels.INTERPRETED):
+        raise ValueError(
+            f"backend='triton' must be given images on a CUDA device, got {images.device}; "
+            "move them there, or use backend='torch'."
+        )
+    channels, stored = images.shape[1], (images.shape[-2], images.shape[-1])
+    sides = stored if size is None else _sides(size)
+    crop, jitter, colour = config.crops or sides != stored, bool(config.jitter_probability), channels == 3
+    mean, std = (
+        None if values is None else _per_channel(name, values, channels)
+        for name, values in (("mean", config.mean), ("std", config.std))
+    )
+    operations = kernels.Operations(
+        crop=crop,
+        flip=crop or bool(config.flip_probability),
+        brightness=jitter and bool(config.brightness),
+        contrast=jitter and bool(config.contrast),
+        saturation=jitter and colour and bool(config.saturation),
+        hue=jitter and colour and bool(config.hue),
+        grayscale=colour and bool(config.grayscale_probability),
+        solarize=bool(config.solarize_probability),
+        solarize_threshold=config.solarize_threshold,
+        mean=mean,
+        std=std,
+    )
+    views: Tensor = kernels.fused_views(
+        images, index, parameters.values_NP.contiguous(), operations, sides=sides, dtype=dtype
+    )
+    return views
 
 
 def resized_crop(
@@ -537,14 +633,17 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     """
     _require_images(images)
     means, stds = _channel_values("mean", mean), _channel_values("std", std, above=0.0)
-    channels = images.shape[1]
-    for name, values in (("mean", means), ("std", stds)):
-        if len(values) not in (1, channels):
-            raise ValueError(
-                f"{name} must have one value or one per channel, {channels}, got {len(values)}; "
-                "pass the statistics of these images."
-            )
+    means, stds = (_per_channel(n, v, images.shape[1]) for n, v in (("mean", means), ("std", stds)))
     return (images - _constants(means, images)) / _constants(stds, images)
+
+
+def _per_channel(name: str, values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    if len(values) not in (1, channels):
+        raise ValueError(
+            f"{name} must have one value or one per channel, {channels}, got {len(values)}; "
+            "pass the statistics of these images."
+        )
+    return values if len(values) == channels else values * channels
 
 
 def _constants(values: Sequence[float], like: Tensor) -> Tensor:
@@ -602,12 +701,23 @@ def _channels(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return images[:, 0:1], images[:, 1:2], images[:, 2:3]
 
 
-def _require_parameters(parameters: Any, images: Tensor) -> None:
+def _indices(index: Any, images: Tensor) -> int:
+    """How many there are."""
+    if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.dim() != 1 or len(index) == 0:
+        got = f"{index.dtype} {_shape(index)}" if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"index must be a tensor of int64 row numbers [N], got {got}; use torch.tensor([...]).")
+    if index.device != images.device:
+        raise ValueError(f"index must be on the images' device {images.device}, got {index.device}; move it there.")
+    return len(index)
+
+
+def _require_parameters(parameters: Any, images: Tensor, samples: int, *, in_turn: bool = False) -> None:
     if not isinstance(parameters, ViewParameters):
         raise TypeError(f"parameters must be ViewParameters, got {type(parameters).__name__}; call draw_views.")
-    if len(parameters) != len(images):
+    if len(parameters) % samples if in_turn else len(parameters) != samples:
+        rows = "a multiple of one row per image" if in_turn else "one row per image"
         raise ValueError(
-            f"parameters must have one row per image, {len(images)}, got {len(parameters)}; "
+            f"parameters must have {rows}, {samples}, got {len(parameters)}; "
             "take this rank's with parameters.rows(...)."
         )
     if (parameters.height, parameters.width) != images.shape[-2:]:

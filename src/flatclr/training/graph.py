@@ -47,7 +47,7 @@ class GraphedStep:
         if train_step.compiled is None:
             train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
         self.index = loader.own_indices(0).to(loader.device)
-        self.parameters = [drawn.to(loader.device) for drawn in self.inputs.parameters(self.images[self.index], 0)]
+        self.parameters = self.inputs.parameters(self._like, 0).to(loader.device)
         self._warm_up()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -55,8 +55,7 @@ class GraphedStep:
 
     def __call__(self, step: int) -> StepResult:
         _feed(self.index, self.loader.own_indices(step))
-        for static, drawn in zip(self.parameters, self.inputs.parameters(self._like, step), strict=True):
-            _feed(static.values_NP, drawn.values_NP)
+        _feed(self.parameters.values_NP, self.inputs.parameters(self._like, step).values_NP)
         self.graph.replay()
         return self.result
 
@@ -65,8 +64,7 @@ class GraphedStep:
         return self.images[: len(self.index)]
 
     def _take(self) -> StepResult:
-        images = self.images[self.index]
-        return self.train_step.take(self.inputs.apply(images, self.parameters), len(images))
+        return self.train_step.take(self.inputs.apply(self.images, self.index, self.parameters), len(self.index))
 
     def _warm_up(self) -> None:
         """A few steps that leave no trace: libraries and allocators must be ready before a capture."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from flatclr.data.loading import Batch, seeded_generator
-from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views
+from flatclr.data.views import ViewConfig, ViewParameters, draw_views, gathered_views
 from flatclr.distributed import Ranks
 
 Views = Callable[[slice], tuple[Tensor, Tensor]]
@@ -30,31 +30,34 @@ class ImageViews:
     batch_size: int  # global
     seed: int
     ranks: Ranks
+    dtype: torch.dtype = torch.float32  # of the views
 
     def draw(self, batch: Batch, key: int | str) -> Views:
         (images,) = batch
-        return self.apply(images, [drawn.to(images.device) for drawn in self.parameters(images, key)])
+        return self.apply(images, None, self.parameters(images, key).to(images.device))
 
-    def parameters(self, images: Tensor, key: int | str) -> list[ViewParameters]:
-        """What happens to each of this rank's images in view a and in view b, on the host."""
+    def parameters(self, images: Tensor, key: int | str) -> ViewParameters:
+        """What happens to each of this rank's images in view a, then in view b, on the host."""
         height, width = images.shape[-2:]
         own = self.ranks.own_rows(len(images))
         generators = (seeded_generator(self.seed, "view", name, key) for name in ("a", "b"))
-        return [
+        drawn = [
             draw_views(self.views, self.batch_size, height=height, width=width, generator=generator).rows(own)
             for generator in generators
         ]
+        return ViewParameters(torch.cat([view.values_NP for view in drawn]), height, width)
 
-    def apply(self, images: Tensor, parameters: Sequence[ViewParameters]) -> Views:
+    def apply(self, images: Tensor, index: Tensor | None, parameters: ViewParameters) -> Views:
+        """The views of `images[index]`, or of `images`, that `parameters` describe."""
+        values_VnP = parameters.values_NP.unflatten(0, (2, -1))
+
         def of(rows: slice) -> tuple[Tensor, Tensor]:
             # both views in one pass: small batches are bound by the number of launches
-            both = ViewParameters(
-                torch.cat([drawn.values_NP[rows] for drawn in parameters]), parameters[0].height, parameters[0].width
-            )
-            views = apply_views(images[rows].repeat(2, 1, 1, 1), both, self.views, size=self.image_size)
-            if views.is_cuda:  # convolutions in bf16 read channels last
-                views = views.contiguous(memory_format=torch.channels_last)
-            view_a, view_b = views.chunk(2)
+            both = replace(parameters, values_NP=values_VnP[:, rows].flatten(0, 1))
+            own_images, own_index = (images[rows], None) if index is None else (images, index[rows])
+            view_a, view_b = gathered_views(
+                own_images, own_index, both, self.views, size=self.image_size, dtype=self.dtype
+            ).chunk(2)
             return view_a, view_b
 
         return of

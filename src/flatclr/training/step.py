@@ -24,6 +24,7 @@ from flatclr.training.networks import Network, TwoTowers, frozen_running_statist
 from flatclr.training.queue import EmbeddingQueue
 
 COUNTS = ("bad_steps", "bad_in_a_row")
+AUTOCAST_TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -64,7 +65,7 @@ class TrainStep:
             and self.keys is None
             and self.queue is None
         )
-        self.autocast_type = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
+        self.autocast_type = AUTOCAST_TYPES[self.precision]
 
     def embed(
         self, network: Callable[..., tuple[Tensor, ...]], view_a: Tensor, view_b: Tensor
@@ -82,9 +83,7 @@ class TrainStep:
     def _with_gradient(self, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, ...]:
         """Embeddings that carry a gradient: of both views, or of view a where keys come from a momentum encoder."""
         with self._autocast(view_a):
-            embedded: tuple[Tensor, ...] = (self.forward or self.network)(
-                *((view_a, view_b) if self.keys is None else (view_a,))
-            )
+            embedded: tuple[Tensor, ...] = self.forward(*((view_a, view_b) if self.keys is None else (view_a,)))
         return embedded
 
     def _keys_of(self, views: Views, parts: list[slice]) -> Tensor:

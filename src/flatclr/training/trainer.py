@@ -44,7 +44,7 @@ from flatclr.training.parts import (
 )
 from flatclr.training.quality import ImageQuality, PairQuality, Quality
 from flatclr.training.queue import EmbeddingQueue
-from flatclr.training.step import StepResult, TrainStep
+from flatclr.training.step import AUTOCAST_TYPES, StepResult, TrainStep
 
 Event = Callable[["Trainer", dict[str, Any]], None]
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Trainer:
         self.total_steps = config.steps or max(1, round(config.epochs * plan.steps_per_epoch))
         self.base_rate = scaled_learning_rate(config.learning_rate, config.batch_size, config.lr_scaling)
         self.normalisation: Normalisation | None = None
-        inputs, self.quality = self._build_inputs()
+        inputs, self.quality = self._build_inputs(encoder)
         torch.manual_seed(config.seed)
         self.train_step = self._build_step(inputs, encoder)
         self._require_reachable_targets()
@@ -122,7 +122,7 @@ class Trainer:
         encoders = self.train_step.bare_network.encoders.values()
         return all(isinstance(e, Encoder) and not isinstance(e, AdaptedEncoder) for e in encoders)
 
-    def _build_inputs(self) -> tuple[Inputs, Quality]:
+    def _build_inputs(self, encoder: nn.Module | None) -> tuple[Inputs, Quality]:
         config = self.config
         common = (config.batch_size, config.eval_samples, config.seed, self.device)
         if isinstance(self.source, PairedArrays):
@@ -131,7 +131,10 @@ class Trainer:
         views = build_views(config, self.source)
         if views.mean is not None:
             self.normalisation = Normalisation(views.mean, views.std or ())
-        inputs = ImageViews(views, self.source.image_size, config.batch_size, config.seed, self.ranks)
+        # every encoder of ours begins with a layer to which autocast would round the views
+        is_own = encoder is None and ":" not in config.encoder
+        dtype = (AUTOCAST_TYPES[config.precision] if is_own else None) or torch.float32
+        inputs = ImageViews(views, self.source.image_size, config.batch_size, config.seed, self.ranks, dtype)
         return inputs, ImageQuality(self.data, self.source, views, *common)
 
     def _build_step(self, inputs: Inputs, encoder: nn.Module | None) -> TrainStep:

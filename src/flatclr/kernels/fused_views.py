@@ -1,0 +1,116 @@
+"""Views of images in one launch; what runs on the device is in `fused_views_device`.
+
+At small batches the sixty small launches of `flatclr.data.views.apply_views` take longer than their arithmetic. Here a
+program gathers one image, crops, recolours and normalises it, and writes it as the encoder reads it. Nothing waits for
+the device, so a CUDA graph can hold it, and results repeat bit by bit.
+
+Shape suffixes: M stored images, N of them shown, V views, P parameters per view.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from triton.runtime import JITFunction
+
+from flatclr.kernels.fused_views_device import views_kernel
+
+INTERPRETED = not isinstance(views_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
+MOST_PIXELS = 4096  # of a view that stays in registers while its mean is summed
+PIXELS_PER_WARP = 128
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What happens to a view, in this order; how much of it is in its parameters."""
+
+    crop: bool  # or a resize; without it the view has the pixels of the image
+    flip: bool
+    brightness: bool
+    contrast: bool
+    saturation: bool
+    hue: bool
+    grayscale: bool
+    solarize: bool
+    solarize_threshold: float
+    mean: tuple[float, ...] | None  # one value per channel
+    std: tuple[float, ...] | None
+
+
+def fused_views(
+    images_MCHW: Tensor,
+    index_N: Tensor | None,
+    values_VP: Tensor,
+    operations: Operations,
+    *,
+    sides: tuple[int, int],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Views [V, C, *sides], channels last, of `images[index]` (of `images` where that is None).
+
+    View v shows image v mod N as row v of the parameters says: 2 N rows make two views of every image.
+    """
+    _, channels, stored_height, stored_width = images_MCHW.shape
+    (height, width), views = sides, len(values_VP)
+    samples = len(images_MCHW if index_N is None else index_N)
+    assert channels in (1, 3)
+    assert images_MCHW.dtype in (torch.uint8, torch.float32)
+    assert values_VP.is_contiguous()
+    assert index_N is None or (index_N.dtype == torch.int64 and index_N.is_contiguous())
+    assert operations.crop or sides == (stored_height, stored_width)
+    image_stride, *strides = images_MCHW.stride()
+    out = torch.empty(
+        (views, channels, height, width),
+        dtype=dtype,
+        device=images_MCHW.device,
+        memory_format=torch.channels_last,
+    )
+    block = min(MOST_PIXELS, 1 << (height * width - 1).bit_length())
+    with torch.cuda.device_of(images_MCHW):
+        views_kernel[(views,)](
+            images_MCHW,
+            images_MCHW if index_N is None else index_N,
+            values_VP,
+            out,
+            samples,
+            image_stride,
+            tuple(strides),
+            float(operations.solarize_threshold),
+            operations.mean or (0.0,) * channels,
+            operations.std or (1.0,) * channels,
+            GATHER=index_N is not None,
+            BYTES=images_MCHW.dtype == torch.uint8,
+            CROP=operations.crop,
+            FLIP=operations.flip,
+            BRIGHTNESS=operations.brightness,
+            CONTRAST=operations.contrast,
+            SATURATION=operations.saturation,
+            HUE=operations.hue,
+            GRAYSCALE=operations.grayscale,
+            SOLARIZE=operations.solarize,
+            NORMALIZE=operations.mean is not None,
+            CHANNELS=channels,
+            STORED_HEIGHT=stored_height,
+            STORED_WIDTH=stored_width,
+            HEIGHT=height,
+            WIDTH=width,
+            ROW_PAIRS=-(-most_taps(stored_height, height) // 2),
+            COLUMN_TAPS=most_taps(stored_width, width),
+            COLUMNS=values_VP.shape[1],
+            BLOCKS=-(-height * width // block),
+            BLOCK=block,
+            num_warps=max(1, min(16, block // PIXELS_PER_WARP)),
+            enable_fp_fusion=True,
+        )
+    return out
+
+
+def most_taps(pixels: int, size: int) -> int:
+    """Stored pixels under a triangle that is two steps wide, or two pixels, in a box of at most all of them.
+
+    >>> most_taps(32, 32), most_taps(32, 64), most_taps(64, 32), most_taps(40, 32)
+    (2, 2, 4, 3)
+    """
+    return max(2, -(-2 * pixels // size))
