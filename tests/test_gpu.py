@@ -356,3 +356,17 @@ def test_fused_views_do_not_wait_for_the_device() -> None:
         gathered_views(images, index, parameters, VIEWS, backend="triton")
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_launches_are_found_again_by_their_kind() -> None:
+    """A size, an address or a type that Triton compiles anew for must not reuse another kernel."""
+    for samples, d in ((16, 16), (17, 16), (16, 33), (8, 1)):
+        for shifted in (0, 1):
+            for _ in range(2):
+                whole = torch.randn(2, samples * d + shifted, device="cuda")
+                z_a, z_b = (z[shifted:].view(samples, d).requires_grad_() for z in whole)
+                results = [
+                    torch.autograd.grad(flatclr.InfoNCE(backend=backend)(z_a, z_b), [z_a, z_b])
+                    for backend in ("triton", "torch")
+                ]
+                torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)

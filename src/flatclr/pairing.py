@@ -75,6 +75,8 @@ class Layout:
 
     def own(self, per_anchor: Tensor) -> Tensor:
         """This rank's part of values of all anchors."""
+        if self.ranks.size == 1:
+            return per_anchor
         per_view = per_anchor.view(self.pairing.anchor_views, self.samples)
         return per_view[:, self.ranks.own_rows(self.own_samples)].flatten()
 

@@ -29,6 +29,7 @@ from flatclr.kernels.fused_device import (
     sums_kernel,
     views_gradient_kernel,
 )
+from flatclr.kernels.launch import launch
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import AnySums, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, Ready
 
@@ -168,28 +169,29 @@ def ready(
     sums = (1 if phi is not None else 3) + with_moment
     positive, *others = unit.new_empty(1 + sums, anchor_views * samples).unbind()
     at_once, block_d = _rows_at_once(padded)
-    with torch.cuda.device_of(unit):
-        ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
-            z_a.contiguous(),
-            z_b.contiguous(),
-            unit,
-            unit if inverse_norms is None else inverse_norms,
-            positive,
-            products,
-            scale,
-            samples,
-            d,
-            SCALE_IS_TENSOR=isinstance(scale, Tensor),
-            NORMALIZE=normalize,
-            BOTH_ANCHOR=anchor_views == 2,
-            SUMS=sums,
-            WITH_PEAK=phi is None,
-            PADDING=PADDING,
-            PADDED=padded,
-            ROWS=at_once,
-            BLOCK_D=block_d,
-            **SMALL,
-        )
+    launch(
+        ready_kernel,
+        (_tiles(samples, at_once) + _tiles(PADDING, at_once),),
+        z_a.contiguous(),
+        z_b.contiguous(),
+        unit,
+        unit if inverse_norms is None else inverse_norms,
+        positive,
+        products,
+        scale,
+        samples,
+        d,
+        SCALE_IS_TENSOR=isinstance(scale, Tensor),
+        NORMALIZE=normalize,
+        BOTH_ANCHOR=anchor_views == 2,
+        SUMS=sums,
+        WITH_PEAK=phi is None,
+        PADDING=PADDING,
+        PADDED=padded,
+        ROWS=at_once,
+        BLOCK_D=block_d,
+        **SMALL,
+    )
     operand_Rd = products[: 2 * samples, :d] if rounded == dtype else operand(unit, dtype)
     moment = others.pop() if with_moment else None
     if phi is not None:
@@ -203,20 +205,21 @@ def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
     if isinstance(sums, PhiSums):
         return sums.finish(negatives)
     value, gap, ess, slope = positive.new_empty(4, len(positive)).unbind()
-    with torch.cuda.device_of(value):
-        finish_kernel[(_tiles(len(value), 256),)](
-            sums.peak,
-            sums.total,
-            sums.squares,
-            sums.total if sums.moment is None else sums.moment,
-            positive,
-            value,
-            len(value),
-            float(negatives),
-            WITH_MOMENT=sums.moment is not None,
-            ANCHORS=256,
-            **SMALL,
-        )
+    launch(
+        finish_kernel,
+        (_tiles(len(value), 256),),
+        sums.peak,
+        sums.total,
+        sums.squares,
+        sums.total if sums.moment is None else sums.moment,
+        positive,
+        value,
+        len(value),
+        float(negatives),
+        WITH_MOMENT=sums.moment is not None,
+        ANCHORS=256,
+        **SMALL,
+    )
     return [value, gap, ess] if sums.moment is None else [value, gap, ess, slope]
 
 
@@ -238,28 +241,29 @@ def views_gradient(
     if from_negatives is not None:
         strips = len(from_negatives) if from_negatives.dim() == 3 else 1
     at_once, block_d = _rows_at_once(padded_features(d))
-    with torch.cuda.device_of(unit):
-        views_gradient_kernel[(_tiles(rows // 2, at_once),)](
-            unit if from_negatives is None else from_negatives,
-            unit if pull is None else pull.contiguous(),
-            unit,
-            unit if inverse_norms is None else inverse_norms,
-            d_a,
-            d_b,
-            scale,
-            rows // 2,
-            d,
-            strips,
-            sign,
-            factor,
-            SCALE_IS_TENSOR=isinstance(scale, Tensor),
-            FROM_POSITIVES=pull is not None,
-            BOTH_ANCHOR=pull is not None and len(pull) == rows,
-            NORMALIZE=inverse_norms is not None,
-            ROWS=at_once,
-            BLOCK_D=block_d,
-            **SMALL,
-        )
+    launch(
+        views_gradient_kernel,
+        (_tiles(rows // 2, at_once),),
+        unit if from_negatives is None else from_negatives,
+        unit if pull is None else pull.contiguous(),
+        unit,
+        unit if inverse_norms is None else inverse_norms,
+        d_a,
+        d_b,
+        scale,
+        rows // 2,
+        d,
+        strips,
+        sign,
+        factor,
+        SCALE_IS_TENSOR=isinstance(scale, Tensor),
+        FROM_POSITIVES=pull is not None,
+        BOTH_ANCHOR=pull is not None and len(pull) == rows,
+        NORMALIZE=inverse_norms is not None,
+        ROWS=at_once,
+        BLOCK_D=block_d,
+        **SMALL,
+    )
     return d_a, d_b
 
 
@@ -272,14 +276,13 @@ def _rows_at_once(padded: int) -> tuple[int, int]:
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     two_sided = block.symmetric or columns is not None
-    with torch.cuda.device_of(block.rows_Rd):
-        for way, choose in _ways(block, isinstance(rows, PhiSums)):
-            if two_sided and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
-                _reduce_mirrored(block, rows, columns, way, choose)
-                continue
-            _reduce(block, rows, way, choose)
-            if columns is not None and not block.symmetric:
-                _reduce(_transposed(block), columns, way, choose)
+    for way, choose in _ways(block, isinstance(rows, PhiSums)):
+        if two_sided and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
+            _reduce_mirrored(block, rows, columns, way, choose)
+            continue
+        _reduce(block, rows, way, choose)
+        if columns is not None and not block.symmetric:
+            _reduce(_transposed(block), columns, way, choose)
 
 
 def block_gradients(
@@ -327,7 +330,9 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
     partial = block.rows_Rd.new_empty(_quantities(sums, way), parts, row_count, dtype=torch.float32)
-    sums_kernel[(row_tiles, parts)](
+    launch(
+        sums_kernel,
+        (row_tiles, parts),
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
@@ -353,7 +358,9 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
     row_slots = parts + (row_tiles if block.symmetric else 0)  # one buffer for both, column slots behind row slots
     row_partial = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
     column_partial = row_partial if block.symmetric else row_partial.new_empty(quantities, row_tiles, column_count)
-    mirrored_sums_kernel[(row_tiles, parts)](
+    launch(
+        mirrored_sums_kernel,
+        (row_tiles, parts),
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
@@ -412,7 +419,9 @@ def _merge(
     anchors = partial_QSA.shape[2]
     at_once = min(32, triangle) if triangle else 32
     total = sums.total
-    merge_kernel[(_tiles(anchors, at_once),)](
+    launch(
+        merge_kernel,
+        (_tiles(anchors, at_once),),
         partial_QSA,
         total,
         sums.squares if isinstance(sums, LogSumExpSums) else total,
@@ -449,36 +458,37 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     block_out = blocks["BLOCK_D"]
     if blocks["CHUNKS"] % 2 == 0 and 2 * block_out * dtype.itemsize <= BYTES_AT_ONCE:
         block_out *= 2
-    with torch.cuda.device_of(block.rows_Rd):
-        for way, choose in _ways(block, is_phi):
-            own = _side_of(rows, way, block.scale, out)
-            other = own if block.symmetric else _side_of(columns, way, block.scale, out)
-            gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
-                block.rows_Rd,
-                block.columns_Cd,
-                *own,
-                *other,
-                out,
-                block.scale,
-                *_parameters(reduction, block.rows_Rd.device),
-                unit,
-                1 / reduction.negatives if isinstance(reduction, MeanPhi) else 1.0,
-                row_count,
-                column_count,
-                d,
-                _offsets(block),
-                tiles_per_program,
-                SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
-                **_parameter_constants(reduction),
-                UNIT_IS_TENSOR=isinstance(unit, Tensor),
-                WAY=way,
-                CHOOSE=choose,
-                ROW_ANCHORS=rows is not None,
-                COLUMN_ANCHORS=columns is not None,
-                BLOCK_OUT=block_out,
-                **blocks,
-                **_tiling_constants(tiling),
-            )
+    for way, choose in _ways(block, is_phi):
+        own = _side_of(rows, way, block.scale, out)
+        other = own if block.symmetric else _side_of(columns, way, block.scale, out)
+        launch(
+            gradients_kernel,
+            (row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out),
+            block.rows_Rd,
+            block.columns_Cd,
+            *own,
+            *other,
+            out,
+            block.scale,
+            *_parameters(reduction, block.rows_Rd.device),
+            unit,
+            1 / reduction.negatives if isinstance(reduction, MeanPhi) else 1.0,
+            row_count,
+            column_count,
+            d,
+            _offsets(block),
+            tiles_per_program,
+            SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
+            **_parameter_constants(reduction),
+            UNIT_IS_TENSOR=isinstance(unit, Tensor),
+            WAY=way,
+            CHOOSE=choose,
+            ROW_ANCHORS=rows is not None,
+            COLUMN_ANCHORS=columns is not None,
+            BLOCK_OUT=block_out,
+            **blocks,
+            **_tiling_constants(tiling),
+        )
     return out
 
 
@@ -490,7 +500,9 @@ def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor)
     if way != "fixed":
         return value, gradient
     weights = torch.empty_like(value)
-    anchor_weights_kernel[(_tiles(len(weights), 256),)](
+    launch(
+        anchor_weights_kernel,
+        (_tiles(len(weights), 256),),
         value,
         gradient,
         weights,

@@ -16,6 +16,7 @@ from torch import Tensor
 from triton.runtime import JITFunction
 
 from flatclr.kernels.fused_views_device import views_kernel
+from flatclr.kernels.launch import launch
 
 INTERPRETED = not isinstance(views_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 MOST_PIXELS = 4096  # of a view that stays in registers while its mean is summed
@@ -68,42 +69,43 @@ def fused_views(
         memory_format=torch.channels_last,
     )
     block = min(MOST_PIXELS, 1 << (height * width - 1).bit_length())
-    with torch.cuda.device_of(images_MCHW):
-        views_kernel[(views,)](
-            images_MCHW,
-            images_MCHW if index_N is None else index_N,
-            values_VP,
-            out,
-            samples,
-            image_stride,
-            tuple(strides),
-            float(operations.solarize_threshold),
-            operations.mean or (0.0,) * channels,
-            operations.std or (1.0,) * channels,
-            GATHER=index_N is not None,
-            BYTES=images_MCHW.dtype == torch.uint8,
-            CROP=operations.crop,
-            FLIP=operations.flip,
-            BRIGHTNESS=operations.brightness,
-            CONTRAST=operations.contrast,
-            SATURATION=operations.saturation,
-            HUE=operations.hue,
-            GRAYSCALE=operations.grayscale,
-            SOLARIZE=operations.solarize,
-            NORMALIZE=operations.mean is not None,
-            CHANNELS=channels,
-            STORED_HEIGHT=stored_height,
-            STORED_WIDTH=stored_width,
-            HEIGHT=height,
-            WIDTH=width,
-            ROW_PAIRS=-(-most_taps(stored_height, height) // 2),
-            COLUMN_TAPS=most_taps(stored_width, width),
-            COLUMNS=values_VP.shape[1],
-            BLOCKS=-(-height * width // block),
-            BLOCK=block,
-            num_warps=max(1, min(16, block // PIXELS_PER_WARP)),
-            enable_fp_fusion=True,
-        )
+    launch(
+        views_kernel,
+        (views,),
+        images_MCHW,
+        images_MCHW if index_N is None else index_N,
+        values_VP,
+        out,
+        samples,
+        image_stride,
+        tuple(strides),
+        float(operations.solarize_threshold),
+        operations.mean or (0.0,) * channels,
+        operations.std or (1.0,) * channels,
+        GATHER=index_N is not None,
+        BYTES=images_MCHW.dtype == torch.uint8,
+        CROP=operations.crop,
+        FLIP=operations.flip,
+        BRIGHTNESS=operations.brightness,
+        CONTRAST=operations.contrast,
+        SATURATION=operations.saturation,
+        HUE=operations.hue,
+        GRAYSCALE=operations.grayscale,
+        SOLARIZE=operations.solarize,
+        NORMALIZE=operations.mean is not None,
+        CHANNELS=channels,
+        STORED_HEIGHT=stored_height,
+        STORED_WIDTH=stored_width,
+        HEIGHT=height,
+        WIDTH=width,
+        ROW_PAIRS=-(-most_taps(stored_height, height) // 2),
+        COLUMN_TAPS=most_taps(stored_width, width),
+        COLUMNS=values_VP.shape[1],
+        BLOCKS=-(-height * width // block),
+        BLOCK=block,
+        num_warps=max(1, min(16, block // PIXELS_PER_WARP)),
+        enable_fp_fusion=True,
+    )
     return out
 
 
