@@ -12,6 +12,7 @@ from torch import Tensor
 from flatclr.data import views
 from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views, gathered_views
 from flatclr.distributed import Ranks
+from flatclr.models.encoders import ENCODERS, build_encoder
 from flatclr.training.inputs import ImageViews
 from tests.test_views import photo
 
@@ -232,6 +233,15 @@ def test_two_views_of_micro_batches_are_those_of_the_batch() -> None:
     assert torch.equal(again_a, view_a)
     assert torch.equal(again_b, view_b)
     assert not torch.equal(view_a, view_b)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_autocast_rounds_the_views_in_the_first_layer_of_every_encoder_of_ours(name: str) -> None:
+    """What allows the trainer to ask for rounded ones."""
+    images = torch.rand(2, 3, 8, 8)
+    encoder = build_encoder(name, channels=3, image_size=8, width=8).eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(encoder(images), encoder(images.bfloat16()))
 
 
 X = photo(4)
