@@ -300,7 +300,7 @@ def test_auto_falls_back_for_a_phi_no_kernel_knows() -> None:
     torch.testing.assert_close(auto, torch_only)
 
 
-VIEWS = ViewConfig(hue=0.5, solarize_probability=0.3)
+VIEWS = ViewConfig(hue=0.5, blur_probability=0.5, solarize_probability=0.3)
 
 
 def view_parameters(images: Tensor, rows: int, seed: int = 0) -> ViewParameters:

@@ -1,4 +1,4 @@
-"""Views of images in one launch; what runs on the device is in `fused_views_device`.
+"""Views of images in one launch, or three with blur; what runs on the device is in `fused_views_device`.
 
 At small batches the sixty small launches of `flatclr.data.views.apply_views` take longer than their arithmetic. Here a
 program gathers one image, crops, recolours and normalises it, and writes it as the encoder reads it. Nothing waits for
@@ -9,18 +9,20 @@ Shape suffixes: M stored images, N of them shown, V views, P parameters per view
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
-from flatclr.kernels.fused_views_device import views_kernel
+from flatclr.kernels.fused_views_device import blur_kernel, views_kernel
 from flatclr.kernels.launch import launch
 
 INTERPRETED = not isinstance(views_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 MOST_PIXELS = 4096  # of a view that stays in registers while its mean is summed
 PIXELS_PER_WARP = 128
+BLURRED_PIXELS = 512  # by a program
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Operations:
     saturation: bool
     hue: bool
     grayscale: bool
+    blur_radius: int  # of the cut kernel, less than a side; 0: no blur
     solarize: bool
     solarize_threshold: float
     mean: tuple[float, ...] | None  # one value per channel
@@ -54,36 +57,30 @@ def fused_views(
     View v shows image v mod N as row v of the parameters says: 2 N rows make two views of every image.
     """
     _, channels, stored_height, stored_width = images_MCHW.shape
-    (height, width), views = sides, len(values_VP)
-    samples = len(images_MCHW if index_N is None else index_N)
+    (height, width), stored_as = sides, images_MCHW.dtype
     assert channels in (1, 3)
-    assert images_MCHW.dtype in (torch.uint8, torch.float32)
+    assert stored_as in (torch.uint8, torch.float32)
     assert values_VP.is_contiguous()
     assert index_N is None or (index_N.dtype == torch.int64 and index_N.is_contiguous())
     assert operations.crop or sides == (stored_height, stored_width)
     image_stride, *strides = images_MCHW.stride()
-    out = torch.empty(
-        (views, channels, height, width),
-        dtype=dtype,
-        device=images_MCHW.device,
-        memory_format=torch.channels_last,
-    )
+    blur = operations.blur_radius > 0
+    shape = (len(values_VP), channels, height, width)
+    out = _channels_last(shape, torch.float32 if blur else dtype, images_MCHW)
     block = min(MOST_PIXELS, 1 << (height * width - 1).bit_length())
     launch(
         views_kernel,
-        (views,),
+        (len(values_VP),),
         images_MCHW,
         images_MCHW if index_N is None else index_N,
         values_VP,
         out,
-        samples,
+        len(images_MCHW if index_N is None else index_N),
         image_stride,
         tuple(strides),
-        float(operations.solarize_threshold),
-        operations.mean or (0.0,) * channels,
-        operations.std or (1.0,) * channels,
+        *_last_numbers(operations, channels),
         GATHER=index_N is not None,
-        BYTES=images_MCHW.dtype == torch.uint8,
+        BYTES=stored_as == torch.uint8,
         CROP=operations.crop,
         FLIP=operations.flip,
         BRIGHTNESS=operations.brightness,
@@ -91,8 +88,8 @@ def fused_views(
         SATURATION=operations.saturation,
         HUE=operations.hue,
         GRAYSCALE=operations.grayscale,
-        SOLARIZE=operations.solarize,
-        NORMALIZE=operations.mean is not None,
+        SOLARIZE=operations.solarize and not blur,
+        NORMALIZE=operations.mean is not None and not blur,
         CHANNELS=channels,
         STORED_HEIGHT=stored_height,
         STORED_WIDTH=stored_width,
@@ -106,7 +103,45 @@ def fused_views(
         num_warps=max(1, min(16, block // PIXELS_PER_WARP)),
         enable_fp_fusion=True,
     )
+    if blur:
+        out = _blurred(out, values_VP, replace(operations, solarize=False, mean=None), torch.float32, rows=True)
+        out = _blurred(out, values_VP, operations, dtype, rows=False)
     return out
+
+
+def _blurred(sharp: Tensor, values_VP: Tensor, operations: Operations, dtype: torch.dtype, *, rows: bool) -> Tensor:
+    """The views blurred along their rows or columns, then finished."""
+    views, channels, height, width = sharp.shape
+    out = _channels_last(sharp.shape, dtype, sharp)
+    launch(
+        blur_kernel,
+        (views, -(-height * width // BLURRED_PIXELS)),
+        sharp,
+        values_VP,
+        out,
+        *_last_numbers(operations, channels),
+        ALONG_ROWS=rows,
+        SOLARIZE=operations.solarize,
+        NORMALIZE=operations.mean is not None,
+        CHANNELS=channels,
+        HEIGHT=height,
+        WIDTH=width,
+        RADIUS=operations.blur_radius,
+        COLUMNS=values_VP.shape[1],
+        BLOCK=BLURRED_PIXELS,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+    return out
+
+
+def _last_numbers(operations: Operations, channels: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    mean, std = operations.mean or (0.0,) * channels, operations.std or (1.0,) * channels
+    return float(operations.solarize_threshold), mean, std
+
+
+def _channels_last(shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
 
 
 def most_taps(pixels: int, size: int) -> int:

@@ -1,5 +1,7 @@
 """What `fused_views` runs on the device: a program makes one view, a block of its pixels at a time, in registers.
 
+`blur_kernel` follows, once along each axis, where views are blurred; then the operations behind it are left to it.
+
 Formulas, order and clamps are those of `flatclr.data.views`. Nothing is read behind a mask: indices are held within the
 image, and a pixel outside it has weight 0.
 """
@@ -8,6 +10,7 @@ import triton
 import triton.language as tl
 
 TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal float32
+SHARPEST = tl.constexpr(1e-30)  # exp(-1 / SHARPEST) is 0, and no exponent overflows
 
 
 @triton.jit
@@ -153,6 +156,30 @@ def _finished(x, threshold, mean, std, SOLARIZE: tl.constexpr, NORMALIZE: tl.con
 
 
 @triton.jit
+def _store(
+    place,
+    inside,
+    red,
+    green,
+    blue,
+    threshold,
+    means,
+    stds,
+    CHANNELS: tl.constexpr,
+    SOLARIZE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+):
+    """The last operations; channels lie side by side."""
+    red = _finished(red, threshold, means[0], stds[0], SOLARIZE, NORMALIZE)
+    tl.store(place, red.to(place.dtype.element_ty), mask=inside)
+    if CHANNELS == 3:
+        green = _finished(green, threshold, means[1], stds[1], SOLARIZE, NORMALIZE)
+        blue = _finished(blue, threshold, means[2], stds[2], SOLARIZE, NORMALIZE)
+        tl.store(place + 1, green.to(place.dtype.element_ty), mask=inside)
+        tl.store(place + 2, blue.to(place.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def views_kernel(
     images,
     index,
@@ -259,12 +286,57 @@ def views_kernel(
             gray = _luminance(red, green, blue, CHANNELS)
             red, green = tl.where(gray_only, gray, red), tl.where(gray_only, gray, green)
             blue = tl.where(gray_only, gray, blue)
-        red = _finished(red, threshold, means[0], stds[0], SOLARIZE, NORMALIZE)
-        place = first + pixel * CHANNELS
         inside = pixel < PIXELS
-        tl.store(place, red.to(out.dtype.element_ty), mask=inside)
-        if CHANNELS == 3:
-            green = _finished(green, threshold, means[1], stds[1], SOLARIZE, NORMALIZE)
-            blue = _finished(blue, threshold, means[2], stds[2], SOLARIZE, NORMALIZE)
-            tl.store(place + 1, green.to(out.dtype.element_ty), mask=inside)
-            tl.store(place + 2, blue.to(out.dtype.element_ty), mask=inside)
+        _store(
+            first + pixel * CHANNELS, inside, red, green, blue, threshold, means, stds, CHANNELS, SOLARIZE, NORMALIZE
+        )
+
+
+@triton.jit
+def _mirrored(position, SIZE: tl.constexpr):
+    """Beyond the edge pixel back again."""
+    return (SIZE - 1) - tl.abs((SIZE - 1) - tl.abs(position))
+
+
+@triton.jit
+def blur_kernel(
+    sharp,
+    values,
+    out,
+    threshold,
+    means,
+    stds,
+    ALONG_ROWS: tl.constexpr,
+    SOLARIZE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    RADIUS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A Gaussian of each view's own sigma along one axis; 0 leaves it alone."""
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
+    view = tl.program_id(0)
+    row = values + view * COLUMNS
+    sigma = tl.load(row + 10)
+    width = tl.maximum(2 * sigma * sigma, SHARPEST)
+    threshold = tl.where(tl.load(row + 11) != 0, threshold, float("inf"))
+    first = view.to(tl.int64) * (CHANNELS * PIXELS)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    held = tl.minimum(pixel, PIXELS - 1)
+    y, x = held // WIDTH, held % WIDTH
+    red = tl.zeros([BLOCK], tl.float32)
+    green, blue, total = red, red, 0.0
+    for tap in range(-RADIUS, RADIUS + 1):
+        weight = tl.exp(tap * tap / -width)
+        total += weight
+        source = y * WIDTH + _mirrored(x + tap, WIDTH) if ALONG_ROWS else _mirrored(y + tap, HEIGHT) * WIDTH + x
+        near_red, near_green, near_blue = _read(sharp + first + source * CHANNELS, 1, CHANNELS)
+        red += weight * near_red
+        green += weight * near_green
+        blue += weight * near_blue
+    red, green, blue = _within_range(red / total), _within_range(green / total), _within_range(blue / total)
+    place, inside = out + first + pixel * CHANNELS, pixel < PIXELS
+    _store(place, inside, red, green, blue, threshold, means, stds, CHANNELS, SOLARIZE, NORMALIZE)
