@@ -53,7 +53,7 @@ def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
     trainer = Trainer(gpu_config(tmp_path, 4), None)
     before = {name: value.clone() for name, value in trainer.train_step.bare_network.state_dict().items()}
     beta = trainer.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
-    GraphedStep(trainer.train_step, trainer.loader)
+    GraphedStep(trainer.train_step, trainer.loader, iter(()))
     torch.cuda.synchronize()
     after = trainer.train_step.bare_network.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)

@@ -23,7 +23,7 @@ class TrainConfig:
     image_size: int | None = None
     views: Mapping[str, Any] = field(default_factory=dict)  # fields of ViewConfig to change
 
-    workers: int | None = None  # threads that decode image files; None: one per core, at most 8
+    workers: int | None = None  # that decode image files; None: one per core, at most 16
 
     encoder: str = "auto"  # cnn up to 32 pixels and one channel, else resnet18; mlp for rows of numbers
     encoder_options: Mapping[str, Any] = field(default_factory=dict)

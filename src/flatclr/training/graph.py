@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from flatclr.data.loading import Loader
+from flatclr.data.loading import Batch, Loader
 from flatclr.training.inputs import ImageViews
 from flatclr.training.step import StepResult, TrainStep
 
@@ -22,8 +22,6 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
         return "several processes share the batch"
     if not isinstance(train_step.inputs, ImageViews):
         return "the data are pairs"
-    if loader.resident is None:
-        return "the images are streamed"
     if not train_step.skips_on_device:
         return "fp16, LARS, a queue or a momentum encoder looks at every step from the host"
     if train_step.micro_batch is not None:
@@ -32,37 +30,40 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
 
 
 class GraphedStep:
-    """`TrainStep` on resident images: captured once, then replayed with each step's indices and view parameters.
+    """`TrainStep` on images: captured once, then replayed with each step's images and view parameters.
+
+    Resident images are indexed in the graph. Streamed ones come from `batches`, one for every call, and are copied to
+    where the graph looks for them.
 
     Results are overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in
     place before this is made: the graph goes on using their memory.
     """
 
-    def __init__(self, train_step: TrainStep, loader: Loader) -> None:
-        assert loader.resident is not None
+    def __init__(self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch]) -> None:
         assert isinstance(train_step.inputs, ImageViews)
-        (self.images,) = loader.resident
-        self.train_step, self.loader, self.inputs = train_step, loader, train_step.inputs
+        self.train_step, self.loader, self.inputs, self.batches = train_step, loader, train_step.inputs, batches
+        # read to the end before the capture: one that other threads pin memory during is broken
+        ((self.batch,),) = loader.batches([loader.own_indices(0)])
         self.index = loader.own_indices(0).to(loader.device)
-        self.parameters = [drawn.to(loader.device) for drawn in self.inputs.parameters(self.images[self.index], 0)]
+        self.parameters = [drawn.to(loader.device) for drawn in self.inputs.parameters(self.batch, 0)]
         self._warm_up()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.result = self._take()
 
     def __call__(self, step: int) -> StepResult:
-        _feed(self.index, self.loader.own_indices(step))
-        for static, drawn in zip(self.parameters, self.inputs.parameters(self._like, step), strict=True):
+        if self.loader.resident is None:
+            (images,) = next(self.batches)
+            self.batch.copy_(images)
+        else:
+            _feed(self.index, self.loader.own_indices(step))
+        for static, drawn in zip(self.parameters, self.inputs.parameters(self.batch, step), strict=True):
             _feed(static.values_NP, drawn.values_NP)
         self.graph.replay()
         return self.result
 
-    @property
-    def _like(self) -> Tensor:
-        return self.images[: len(self.index)]
-
     def _take(self) -> StepResult:
-        images = self.images[self.index]
+        images = self.batch if self.loader.resident is None else self.loader.resident[0][self.index]
         return self.train_step.take(self.inputs.apply(images, self.parameters), len(images))
 
     def _warm_up(self) -> None:

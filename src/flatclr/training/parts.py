@@ -102,7 +102,8 @@ def trainable(source: ImageSource | PairedArrays, *, workers: int | None) -> Ima
     if isinstance(source, PairedArrays):
         return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)
     if isinstance(source, FileImages):
-        source.threads = workers or source.threads
+        if workers is not None:
+            source.use_workers(workers)
         return source.resident(RESIDENT_BYTES) or source
     return source
 
