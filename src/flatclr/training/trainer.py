@@ -82,8 +82,8 @@ class Trainer:
         self.device = find_device(config.device)
         opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
         self.original = opened.train
-        self.source = trainable(opened.train, workers=config.workers)
-        test = None if opened.test is None else trainable(opened.test, workers=config.workers)
+        self.source = trainable(opened.train, config)
+        test = None if opened.test is None else trainable(opened.test, config)
         self.data = replace(opened, train=self.source, test=test)
         if config.batch_size % self.ranks.size:
             raise ValueError(
