@@ -69,7 +69,8 @@ def test_batches_are_the_planned_ones_whatever_the_number_of_workers(tmp_path: P
 
 def test_a_slow_batch_does_not_lose_its_turn() -> None:
     class Uneven:
-        images_in_flight = 24
+        def batches_in_flight(self, batch_size: int) -> int:
+            return 24 // batch_size
 
         def __len__(self) -> int:
             return 40
@@ -170,6 +171,12 @@ def test_few_images_or_workers_start_no_process(tmp_path: Path) -> None:
     write_pngs(tmp_path, 4)
     assert not files_in(tmp_path, 16).decoders.processes
     assert not Decoders(decoding.MOST_THREADS, processes=True).processes
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(256, 2), (64, 8), (48, 11), (8, 32), (1, 32), (10_000, 1)])
+def test_sixteen_workers_have_two_jobs_each(tmp_path: Path, batch: int, expected: int) -> None:
+    write_pngs(tmp_path, 2)
+    assert files_in(tmp_path, 16).batches_in_flight(batch) == expected
 
 
 def run_on(folder: Path, out: Path, **settings: Any) -> Path:

@@ -102,7 +102,8 @@ class Decoders:
     """
 
     def __init__(self, workers: int, *, processes: bool) -> None:
-        self.workers, self.processes = workers, processes and workers > MOST_THREADS
+        self.workers = workers
+        self.processes = processes and workers > MOST_THREADS and bool(sys.executable)
         self._owner, self._lock = -1, threading.Lock()
 
     def decode(self, files: Sequence[Openable], out_NCSS: Pixels) -> dict[int, str]:
@@ -146,7 +147,7 @@ class _Team:
 
 
 def _dismiss(pool: ThreadPoolExecutor, started: list[_Process]) -> None:
-    pool.shutdown(cancel_futures=True)
+    pool.shutdown(wait=False, cancel_futures=True)  # the last to leave may be a thread of the pool
     for process in started:
         process.close()
 

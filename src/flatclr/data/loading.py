@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,15 +81,15 @@ class Loader:
     """This rank's part of every batch: indexed on the device where the data is in memory, else read ahead.
 
     A source in memory has its tensors, samples first, in an attribute `in_memory`. One that can read several batches at
-    once says in `images_in_flight` how many images it takes to keep it busy; others are read by one thread.
+    once says by `batches_in_flight(batch_size)` how many keep it busy; others are read by one thread.
     """
 
     def __init__(
         self, source: Batches, plan: BatchPlan, *, own: slice, device: torch.device, read_ahead: int = 4
     ) -> None:
         self.source, self.plan, self.own, self.device = source, plan, own, device
-        in_flight: int | None = getattr(source, "images_in_flight", None)
-        self.readers = 1 if in_flight is None else -(-in_flight // len(self.own_indices(0)))
+        in_flight: Callable[[int], int] | None = getattr(source, "batches_in_flight", None)
+        self.readers = 1 if in_flight is None else in_flight(len(self.own_indices(0)))
         self.read_ahead = max(read_ahead, self.readers)
         in_memory: Batch | None = getattr(source, "in_memory", None)
         self.resident: Batch | None = None

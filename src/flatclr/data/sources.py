@@ -292,10 +292,9 @@ class FileImages:
     def __len__(self) -> int:
         return len(self.files)
 
-    @property
-    def images_in_flight(self) -> int:
-        """How many to ask for ahead, in batches, so that no worker waits."""
-        return 2 * JOB * self.decoders.workers
+    def batches_in_flight(self, batch_size: int) -> int:
+        """How many to ask for ahead so that no worker waits: two jobs for each."""
+        return -(-2 * self.decoders.workers // -(-batch_size // JOB))
 
     def use_workers(self, workers: int) -> None:
         self.decoders = Decoders(workers, processes=_by_processes(self.files))
