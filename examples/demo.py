@@ -28,7 +28,7 @@ from flatclr.files import replace_files
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure, save_figure
 from flatclr.report.figures import OVERVIEW, draw_panels
 from flatclr.report.page import write_report
-from flatclr.runs import RunDirectory, unused_path
+from flatclr.runs import RunDirectory, new_directory
 
 PAIR_STEPS, IMAGE_STEPS = 4000, 1248  # 1,248 steps of 32 images: four passes over the embedded images
 console = Console()
@@ -171,10 +171,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.steps is not None and args.steps < 1:
         parser.error(f"--steps must be a whole number >= 1, got {args.steps}; leave it out for the whole demo.")
-    out = args.out or unused_path(Path("runs/demo"))
-    if out.exists():
-        parser.error(f"--out must not exist yet, got {out}; choose another folder, so that nothing is lost.")
-    out.mkdir(parents=True)
+    if args.out is not None and args.out.exists():
+        parser.error(f"--out must not exist yet, got {args.out}; choose another folder, so that nothing is lost.")
+    out = new_directory(args.out or Path("runs/demo"))
     known_mi_act(out, steps=args.steps or PAIR_STEPS, seed=args.seed)
     images_act(out, steps=args.steps or IMAGE_STEPS, seed=args.seed)
 

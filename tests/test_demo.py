@@ -18,7 +18,7 @@ import torch
 from scipy.special import logsumexp
 
 import flatclr
-from flatclr.runs import RunDirectory, unused_path
+from flatclr.runs import RunDirectory, new_directory
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STEPS = 3
@@ -114,8 +114,8 @@ def test_a_second_demo_loses_nothing(
     assert f"--out must not exist yet, got {out}; choose another folder" in capsys.readouterr().err
     assert sorted(out.rglob("*")) == before
     for expected in ("demo", "demo-2", "demo-3"):
-        assert unused_path(tmp_path / "demo") == tmp_path / expected
-        (tmp_path / expected).mkdir()
+        assert new_directory(tmp_path / "demo") == tmp_path / expected
+        assert (tmp_path / expected).is_dir()
 
 
 def test_gaussian_pairs_share_the_information_they_claim(demo: ModuleType) -> None:

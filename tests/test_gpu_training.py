@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from flatclr.data.loading import BatchPlan, Loader
+from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.runs import RunDirectory
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.graph import GraphedStep
@@ -49,11 +51,31 @@ def test_the_captured_step_gives_the_weights_of_the_eager_one(tmp_path: Path, se
     torch.testing.assert_close(*beta)
 
 
+def test_streamed_images_are_captured_and_train_the_encoder_of_resident_ones(tmp_path: Path) -> None:
+    class Streamed(ResidentImages):
+        in_memory = None  # type: ignore[assignment]
+
+    images = torch.randint(256, (80, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    heard: list[str] = []
+
+    def run(kind: type[ResidentImages], name: str, **settings: Any) -> Path:
+        data = Dataset("random", kind(images), None)
+        listen = [lambda _, row: heard.append(row.get("message", ""))]
+        return train(gpu_config(tmp_path / name, 12, **settings), data=data, on_event=listen).path
+
+    streamed = run(Streamed, "streamed")
+    assert not any("not captured" in message for message in heard)
+    for other in (run(ResidentImages, "resident"), run(Streamed, "eager", graph=False)):
+        torch.testing.assert_close(network_of(streamed), network_of(other), rtol=1e-3, atol=1e-4)
+    (share,) = [row["data_wait_share"] for row in RunDirectory(streamed).metrics() if row["kind"] == "log"]
+    assert 0 <= share <= 1
+
+
 def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
     trainer = Trainer(gpu_config(tmp_path, 4), None)
     before = {name: value.clone() for name, value in trainer.train_step.bare_network.state_dict().items()}
     beta = trainer.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
-    GraphedStep(trainer.train_step, trainer.loader)
+    GraphedStep(trainer.train_step, trainer.loader, iter(()))
     torch.cuda.synchronize()
     after = trainer.train_step.bare_network.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)

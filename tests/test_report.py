@@ -28,7 +28,7 @@ def log_row(step: int, **changed: Any) -> dict[str, Any]:
         "step": step, "kind": "log", "loss": 3 / step, "mi_nats": 2.0 + step / 100, "ceiling_nats": 4.14,
         "ess": 0.3 - step / 1000, "ess_quantiles": [0.1, 0.25, 0.4 + step / 1000], "beta": 9.0 + step,
         "alignment": 0.5, "uniformity": -2.0, "gradient_norm": 1.5, "gradient_snr": 0.3, "bad_steps": 0,
-        "beta_clamped": False, "collapsed": False,
+        "beta_clamped": False, "collapsed": False, "data_wait_share": 0.2,
     }  # fmt: skip
     return row | changed
 

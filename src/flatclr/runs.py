@@ -7,7 +7,9 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,21 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
-        """A new directory; one that holds a run already is refused, so that nothing is lost."""
-        if (path / CONFIG).exists():
+        """A new directory; one that holds a run already, or just got one, is refused, so that nothing is lost."""
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            (path / CONFIG).open("x").close()  # of several runs that start here at once, one gets it
+        except FileExistsError:
             raise FileExistsError(
                 f"the output directory must not hold a run yet, got {path}; resume it with --resume {path} or choose "
                 "another --out."
-            )
-        path.mkdir(parents=True, exist_ok=True)
+            ) from None
         run = cls(path)
-        replace_files({path / CONFIG: yaml.safe_dump(dict(config), sort_keys=False).encode()})
+        try:
+            replace_files({path / CONFIG: yaml.safe_dump(dict(config), sort_keys=False).encode()})
+        except OSError:
+            (path / CONFIG).unlink()
+            raise
         run.write_json(ENVIRONMENT, environment())
         return run
 
@@ -81,10 +89,13 @@ class RunDirectory:
         replace_files({self.path / METRICS: "".join(kept).encode()})
 
 
-def unused_path(base: Path) -> Path:
-    """The path itself, or the first of path-2, path-3, ... that nothing is at."""
-    numbered = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 10_000))
-    return next(path for path in numbered if not path.exists())
+def new_directory(base: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that nothing is at; made by this process and no other."""
+    for path in (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in count(1)):
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError("numbers do not end")
 
 
 def environment() -> dict[str, Any]:

@@ -81,9 +81,10 @@ class LiveDisplay:
 
 
 def _gauges(row: dict[str, Any]) -> str:
+    waiting = f", {row['data_wait_share']:.0%} waiting for data" if row.get("data_wait_share", 0) >= 0.01 else ""
     return (
         f"loss {row['loss']:.3f}  MI {row['mi_nats']:.2f}/{row['ceiling_nats']:.2f}  ESS {row['ess']:.2f}  "
-        f"beta {row['beta']:.1f}  {row['images_per_second']:.0f} img/s"
+        f"beta {row['beta']:.1f}  {row['images_per_second']:.0f} img/s{waiting}"
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -77,44 +78,55 @@ def _fits(tensors: Batch, device: torch.device) -> bool:
 
 
 class Loader:
-    """This rank's part of every batch: indexed on the device where the data is in memory, else read ahead by a thread.
+    """This rank's part of every batch: indexed on the device where the data is in memory, else read ahead.
 
-    A source in memory has its tensors, samples first, in an attribute `in_memory`.
+    A source in memory has its tensors, samples first, in an attribute `in_memory`. One that can read several batches at
+    once says by `batches_in_flight(batch_size)` how many keep it busy; others are read by one thread.
     """
 
     def __init__(
         self, source: Batches, plan: BatchPlan, *, own: slice, device: torch.device, read_ahead: int = 4
     ) -> None:
-        self.source, self.plan, self.own, self.device, self.read_ahead = source, plan, own, device, read_ahead
+        self.source, self.plan, self.own, self.device = source, plan, own, device
+        in_flight: Callable[[int], int] | None = getattr(source, "batches_in_flight", None)
+        self.readers = 1 if in_flight is None else in_flight(len(self.own_indices(0)))
+        self.read_ahead = max(read_ahead, self.readers)
         in_memory: Batch | None = getattr(source, "in_memory", None)
         self.resident: Batch | None = None
         if in_memory is not None and _fits(in_memory, device):
             self.resident = tuple(part.to(device) for part in in_memory)
 
-    def rows(self, index: Tensor) -> Batch:
-        """These samples, on the device."""
-        if self.resident is not None:
-            index = index.to(self.device)
-            return tuple(part[index] for part in self.resident)
-        return tuple(part.to(self.device, non_blocking=True) for part in self._read(index))
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        """The samples of each index, on the device, in the order asked for."""
+        if self.resident is None:
+            for parts in self._read_ahead(indices):
+                yield tuple(part.to(self.device, non_blocking=True) for part in parts)
+            return
+        for index in indices:
+            on_device = index.to(self.device)
+            yield tuple(part[on_device] for part in self.resident)
 
     def steps(self, first: int, last: int) -> Iterator[tuple[int, Batch]]:
         """(step, batch) for first <= step < last."""
-        if self.resident is not None:
-            for step in range(first, last):
-                yield step, self.rows(self.own_indices(step))
-            return
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flatclr-read-ahead") as pool:
-            ahead: deque[tuple[int, Future[Batch]]] = deque()
-            for step in range(first, last):
-                while len(ahead) < self.read_ahead and step + len(ahead) < last:
-                    index = self.own_indices(step + len(ahead))
-                    ahead.append((step + len(ahead), pool.submit(self._read, index)))
-                ready, future = ahead.popleft()
-                yield ready, tuple(part.to(self.device, non_blocking=True) for part in future.result())
+        steps = range(first, last)
+        return zip(steps, self.batches(map(self.own_indices, steps)), strict=True)
 
     def own_indices(self, step: int) -> Tensor:
         return self.plan.indices(step)[self.own]
+
+    def _read_ahead(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        wanted, ahead = iter(indices), deque[Future[Batch]]()
+        with ThreadPoolExecutor(self.readers, thread_name_prefix="flatclr-read-ahead") as pool:
+            try:
+                while True:
+                    missing = self.read_ahead - len(ahead)
+                    ahead.extend(pool.submit(self._read, index) for index in islice(wanted, missing))
+                    if not ahead:
+                        return
+                    yield ahead.popleft().result()
+            finally:
+                for future in ahead:  # nobody waits for these any more
+                    future.cancel()
 
     def _read(self, index: Tensor) -> Batch:
         read = self.source.batch(index)

@@ -21,23 +21,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from flatclr.checks import require_count, require_number
 from flatclr.data import embedded, named
+from flatclr.data.decoding import JOB, Decoders, Place, available_cores, reason_of
 from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
 
 Array = NDArray[Any]
 T = TypeVar("T")
-R = TypeVar("R")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMES = (embedded.NAME, *named.NAMED)
@@ -45,6 +46,8 @@ LARGEST_DEFAULT_SIZE = 224  # photographs are brought to this unless the user na
 HEADERS_CHECKED = 100_000  # of more files, this many evenly spaced ones
 MOST_CLASSES = 1_000_000
 CHUNK = 1024
+MOST_WORKERS = 16  # unless the user names more
+PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
 
 
 class ImageSource(Protocol):
@@ -169,8 +172,12 @@ class DiskFile(NamedTuple):
     def name(self) -> str:
         return str(self.path)
 
+    @property
+    def place(self) -> Place:
+        return Place(str(self.path))
+
     def open(self) -> BinaryIO:
-        return self.path.open("rb")
+        return self.place.open()
 
     def stamp(self) -> str:
         status = self.path.stat()
@@ -187,10 +194,12 @@ class TarMember(NamedTuple):
     def name(self) -> str:
         return f"{self.shard}:{self.key}"
 
+    @property
+    def place(self) -> Place:
+        return Place(str(self.shard), self.offset, self.size)
+
     def open(self) -> BinaryIO:
-        with self.shard.open("rb") as file:
-            file.seek(self.offset)
-            return io.BytesIO(file.read(self.size))
+        return self.place.open()
 
     def stamp(self) -> str:
         return f"{self.key} {self.offset} {DiskFile(self.shard).stamp()}"
@@ -220,6 +229,9 @@ class FileImages:
     Files whose header is no image are left out at once. One that turns out damaged later is replaced, always by the
     same neighbour of its class, since labels and length are fixed by then. Both are listed in `skipped`, and a
     warning says so once each. Images are grayscale if all are, else RGB; `channels` decides otherwise.
+
+    `workers` of them are decoded at once, by processes where there are many on a disk and more than two workers, else
+    by threads; it makes no difference to the images. Several batches may be asked for at once.
     """
 
     def __init__(
@@ -231,15 +243,16 @@ class FileImages:
         image_size: int | None = None,
         channels: int | None = None,
         name: str = "files",
-        threads: int | None = None,
+        workers: int | None = None,
     ) -> None:
         blobs = [DiskFile(Path(file)) if isinstance(file, str | Path) else file for file in files]
         if channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1 (grayscale) or 3 (RGB), got {channels}; pass one of them.")
         numbers, names = _checked_labels(labels, classes, images=len(blobs), name=name)
-        self.threads = threads or min(8, os.cpu_count() or 1)
+        workers = workers or min(MOST_WORKERS, available_cores())
         step = -(-len(blobs) // HEADERS_CHECKED) or 1
-        headers = dict(zip(range(0, len(blobs), step), self._map(_header, blobs[::step]), strict=True))
+        with ThreadPoolExecutor(workers, thread_name_prefix="flatclr-headers") as pool:
+            headers = dict(zip(range(0, len(blobs), step), pool.map(_header, blobs[::step]), strict=True))
         unreadable = {i: header for i, header in headers.items() if isinstance(header, str)}
         readable = [header for header in headers.values() if not isinstance(header, str)]
         self.skipped = [(blobs[i].name, reason) for i, reason in unreadable.items()]
@@ -254,6 +267,7 @@ class FileImages:
             image_size=image_size or min(int(np.median([h.shorter_side for h in readable])), LARGEST_DEFAULT_SIZE),
             channels=channels or (1 if all(h.gray for h in readable) else 3),
             name=name,
+            decoders=Decoders(workers, processes=_by_processes(blobs)),
         )
         if unreadable:
             what = f"{len(unreadable)} of {len(headers)} files are no readable images and are left out"
@@ -268,25 +282,33 @@ class FileImages:
         image_size: int,
         channels: int,
         name: str,
+        decoders: Decoders,
     ) -> None:
-        self.files, self.labels, self.classes = files, labels, classes
+        self.files, self.labels, self.classes, self.decoders = files, labels, classes, decoders
         self.image_size, self.channels, self.name = image_size, channels, name
         self._damaged: dict[int, str] = {}
+        self._noting = Lock()
 
     def __len__(self) -> int:
         return len(self.files)
 
+    def batches_in_flight(self, batch_size: int) -> int:
+        """How many to ask for ahead so that no worker waits: two jobs for each."""
+        return -(-2 * self.decoders.workers // -(-batch_size // JOB))
+
+    def use_workers(self, workers: int) -> None:
+        self.decoders = Decoders(workers, processes=_by_processes(self.files))
+
     def batch(self, index: Tensor) -> Tensor:
         wanted = index.tolist()
-        images = [
-            image if isinstance(image, Tensor) else self._stand_in(i, image)
-            for i, image in zip(wanted, self._map(self._decode, wanted), strict=True)
-        ]
-        return torch.stack(images)
+        images = torch.empty(len(wanted), self.channels, self.image_size, self.image_size, dtype=torch.uint8)
+        for row, reason in self._decode(wanted, images).items():
+            images[row] = self._stand_in(wanted[row], reason)
+        return images
 
     def subset(self, index: Tensor, name: str) -> FileImages:
         part = object.__new__(FileImages)
-        part.threads, part.skipped = self.threads, []
+        part.skipped = []
         part._set(
             [self.files[i] for i in index.tolist()],
             _rows(self.labels, index),
@@ -294,6 +316,7 @@ class FileImages:
             image_size=self.image_size,
             channels=self.channels,
             name=name,
+            decoders=self.decoders,
         )
         return part
 
@@ -306,14 +329,17 @@ class FileImages:
         good: list[int] = []
         for start in range(0, len(self), CHUNK):
             chunk = range(start, min(start + CHUNK, len(self)))
-            for i, image in zip(chunk, self._map(self._decode, chunk), strict=True):
-                if isinstance(image, Tensor):
-                    images[len(good)] = image
-                    good.append(i)
-                else:
-                    self._damage(i, image)
+            rows = images[len(good) : len(good) + len(chunk)]
+            wrong = self._decode(chunk, rows)
+            for row, reason in wrong.items():
+                self._damage(chunk[row], reason)
+            kept = [row for row in range(len(chunk)) if row not in wrong]
+            if wrong:
+                rows[: len(kept)] = rows[kept]
+            good += [chunk[row] for row in kept]
             if progress is not None:
                 progress(f"decoding {self.name}", chunk.stop, len(self))
+        self.decoders.close()
         if not good:
             raise ValueError(f"{self.name} must hold readable images, got 0 of {len(self)}; check the files.")
         return ResidentImages(images[: len(good)], _rows(self.labels, torch.tensor(good)), self.classes, name=self.name)
@@ -325,19 +351,20 @@ class FileImages:
             digest.update(f"{file.stamp()}\n".encode())
         return digest.hexdigest()
 
-    def _decode(self, i: int) -> Tensor | str:
-        if i in self._damaged:
-            return self._damaged[i]
-        return _decoded(self.files[i], channels=self.channels, size=self.image_size)
+    def _decode(self, wanted: Sequence[int], out: Tensor) -> dict[int, str]:
+        """Fill `out`; returns what is wrong, by row. What was damaged once stays so."""
+        wrong = self.decoders.decode([self.files[i] for i in wanted], out.numpy())
+        return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
 
     def _stand_in(self, i: int, reason: str) -> Tensor:
         self._damage(i, reason)
         others = torch.arange(len(self)) if self.labels is None else (self.labels == self.labels[i]).nonzero()[:, 0]
         for j in torch.cat([others[others > i], others[others < i]]).tolist():
-            image = self._decode(j)
-            if isinstance(image, Tensor):
-                return image
-            self._damage(j, image)
+            image = torch.empty(1, self.channels, self.image_size, self.image_size, dtype=torch.uint8)
+            wrong = self._decode([j], image)
+            if not wrong:
+                return image[0]
+            self._damage(j, wrong[0])
         kind = "" if self.labels is None else f" of class {self.classes[int(self.labels[i])]!r}"
         raise ValueError(
             f"{self.name} must have a readable image{kind}, got 0 of {len(others)} ({reason}); "
@@ -345,12 +372,15 @@ class FileImages:
         )
 
     def _damage(self, i: int, reason: str) -> None:
-        if i in self._damaged:
-            return
-        self.skipped.append((self.files[i].name, reason))
-        if not self._damaged:
-            self._report("a damaged image is left out, as others will be without further notice", self.skipped[-1])
-        self._damaged[i] = reason
+        with self._noting:
+            if i in self._damaged:
+                return
+            first = not self._damaged
+            self._damaged[i] = reason
+            self.skipped.append((self.files[i].name, reason))
+        if first:
+            what = "a damaged image is left out, as others will be without further notice"
+            self._report(what, (self.files[i].name, reason))
 
     def _report(self, what: str, example: tuple[str, str]) -> None:
         path, reason = example
@@ -358,10 +388,9 @@ class FileImages:
             f"{self.name}: {what} ({path}: {reason}); `skipped` lists them.", SkippedImagesWarning, stacklevel=3
         )
 
-    def _map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        # a pool per call survives forks and costs less than decoding one image
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="flatclr-decode") as pool:
-            return list(pool.map(function, items))
+
+def _by_processes(files: Sequence[Blob]) -> bool:
+    return len(files) >= PROCESSES_FROM and all(hasattr(file, "place") for file in files)
 
 
 class PairedArrays:
@@ -635,38 +664,7 @@ def _header(file: Blob) -> _Header | str:
         with file.open() as stream, Image.open(stream) as image:
             return _Header(min(image.size), image.mode in ("1", "L", "LA") or image.mode.startswith("I;16"))
     except Exception as error:  # decoders fail in many ways on damaged files
-        return _reason(error)
-
-
-def _decoded(file: Blob, *, channels: int, size: int) -> Tensor | str:
-    """uint8 [C, S, S], or why there is none."""
-    mode = "L" if channels == 1 else "RGB"
-    try:
-        with file.open() as stream, Image.open(stream) as image:
-            image.draft(mode, (size, size))  # lets JPEG decode at a fraction of its size
-            ImageOps.exif_transpose(image, in_place=True)
-            flat = _eight_bit(image).convert(mode)
-            side = min(flat.size)
-            left, top = (flat.width - side) // 2, (flat.height - side) // 2
-            square = flat.crop((left, top, left + side, top + side))
-            square = square.resize((size, size), Image.Resampling.BILINEAR)
-        return torch.from_numpy(np.array(square).reshape(size, size, channels)).permute(2, 0, 1)
-    except Exception as error:  # decoders fail in many ways on damaged files
-        return _reason(error)
-
-
-def _eight_bit(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would clip at 255
-    if image.mode in ("I", "F"):
-        raise ValueError(f"pixels of mode {image.mode} have no known brightness range; save it with 8 or 16 bits")
-    if image.mode == "P" and "transparency" in image.info:
-        return image.convert("RGBA")
-    return image
-
-
-def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        return reason_of(error)
 
 
 class _Split(NamedTuple):
@@ -740,7 +738,7 @@ def _load_numpy(path: Path, take: Callable[[Any], T], advice: str) -> T:
         with path.open("rb") as file:
             return take(np.load(file))
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} must be a readable {path.suffix} file, got {_reason(error)}; {advice}") from error
+        raise ValueError(f"{path} must be a readable {path.suffix} file, got {reason_of(error)}; {advice}") from error
 
 
 def _load_npy(path: Path) -> Array:
@@ -953,7 +951,7 @@ def _read_shard(shard: Path) -> tuple[dict[str, TarMember], dict[str, str]]:
                     images[key] = TarMember(shard, key, member.offset_data, member.size)
     except (tarfile.TarError, OSError, ValueError) as error:
         raise ValueError(
-            f"{shard} must be a whole, uncompressed tar file, got {_reason(error)}; copy or pack it again."
+            f"{shard} must be a whole, uncompressed tar file, got {reason_of(error)}; copy or pack it again."
         ) from error
     return images, classes
 
@@ -979,7 +977,7 @@ def _open_hub(text: str, image_size: int | None, split: _Split, *, download: boo
         loaded = hub.load_dataset(name, split=part or None, **options)
     except Exception as error:  # the hub has its own kinds for every failure
         raise ValueError(
-            f"{text} must name a dataset of the Hugging Face hub, got {_reason(error)}; "
+            f"{text} must name a dataset of the Hugging Face hub, got {reason_of(error)}; "
             "check the name, the split and the network."
         ) from error
     tables = {part: loaded} if part else dict(loaded)

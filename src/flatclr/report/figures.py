@@ -169,6 +169,12 @@ PANELS = (
         "uniformity",
         "uniformity",
     ),
+    _curve(
+        "Waiting for data",
+        "Share of the time in which the next batch was not there yet and the device had nothing to do.",
+        "data_wait_share",
+        "share",
+    ),
     _curve("Effective rank", "How many directions the features use.", "effective_rank", "directions", marker="o"),
     _curve(
         "Retrieval",

@@ -23,7 +23,8 @@ class TrainConfig:
     image_size: int | None = None
     views: Mapping[str, Any] = field(default_factory=dict)  # fields of ViewConfig to change
 
-    workers: int | None = None  # threads that decode image files; None: one per core, at most 8
+    workers: int | None = None  # that decode image files; None: one per core, at most 16
+    resident_gib: float = 4.0  # image files that need no more than this, decoded, are held in memory; 0: streamed
 
     encoder: str = "auto"  # cnn up to 32 pixels and one channel, else resnet18; mlp for rows of numbers
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class TrainConfig:
         for name in ("eval_start", "graph", "compile"):
             if not isinstance(getattr(self, name), bool | None):
                 raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}; pass one of these.")
-        for name in ("weight_decay", "warmup_epochs", "queue"):
+        for name in ("weight_decay", "warmup_epochs", "queue", "resident_gib"):
             require_number(name, getattr(self, name), above=-1e-12, advice="pass 0 or more.")
         if self.temperature is not None:
             require_number("temperature", self.temperature, above=0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from flatclr.data.loading import Loader
+from flatclr.data.loading import Batch, Loader
 from flatclr.training.inputs import ImageViews
 from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
@@ -23,8 +23,6 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
         return "several processes share the batch"
     if not isinstance(train_step.inputs, ImageViews):
         return "the data are pairs"
-    if loader.resident is None:
-        return "the images are streamed"
     if not train_step.skips_on_device:
         return "fp16, LARS, a queue or a momentum encoder looks at every step from the host"
     if train_step.micro_batch is not None:
@@ -33,38 +31,45 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
 
 
 class GraphedStep:
-    """`TrainStep` on resident images: captured once, then replayed with each step's indices and view parameters.
+    """`TrainStep` on images: captured once, then replayed with each step's images and view parameters.
+
+    Resident images are indexed in the graph. Streamed ones come from `batches`, one for every call, and are copied to
+    where the graph looks for them.
 
     Results are overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in
     place before this is made: the graph goes on using their memory.
     """
 
-    def __init__(self, train_step: TrainStep, loader: Loader) -> None:
-        assert loader.resident is not None
+    def __init__(self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch]) -> None:
         assert isinstance(train_step.inputs, ImageViews)
-        (self.images,) = loader.resident
-        self.train_step, self.loader, self.inputs = train_step, loader, train_step.inputs
+        self.train_step, self.loader, self.inputs, self.batches = train_step, loader, train_step.inputs, batches
         if train_step.compiled is None:
             train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
+        # read to the end before the capture: one that other threads pin memory during is broken
+        ((self.batch,),) = loader.batches([loader.own_indices(0)])
         self.index = loader.own_indices(0).to(loader.device)
-        self.parameters = self.inputs.parameters(self._like, 0).to(loader.device)
+        self.parameters = self.inputs.parameters(self.batch, 0).to(loader.device)
         self._warm_up()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.result = self._take()
 
     def __call__(self, step: int) -> StepResult:
-        _feed(self.index, self.loader.own_indices(step))
-        _feed(self.parameters.values_NP, self.inputs.parameters(self._like, step).values_NP)
+        if self.loader.resident is None:
+            (images,) = next(self.batches)
+            self.batch.copy_(images)
+        else:
+            _feed(self.index, self.loader.own_indices(step))
+        _feed(self.parameters.values_NP, self.inputs.parameters(self.batch, step).values_NP)
         self.graph.replay()
         return self.result
 
-    @property
-    def _like(self) -> Tensor:
-        return self.images[: len(self.index)]
-
     def _take(self) -> StepResult:
-        return self.train_step.take(self.inputs.apply(self.images, self.index, self.parameters), len(self.index))
+        if self.loader.resident is None:
+            views = self.inputs.apply(self.batch, None, self.parameters)
+        else:
+            views = self.inputs.apply(self.loader.resident[0], self.index, self.parameters)
+        return self.train_step.take(views, len(self.batch))
 
     def _warm_up(self) -> None:
         """A few steps that leave no trace: libraries and allocators must be ready before a capture."""

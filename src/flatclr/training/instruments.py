@@ -40,10 +40,10 @@ def gradient_snr(train_step: TrainStep, loader: Loader, step: int) -> float | No
     Norm of the mean gradient over the root-mean-square deviation of the single ones from it, on the weight of the last
     layer.
     """
-    plan, gradients = loader.plan, []
-    for key in (f"snr {step} {i}" for i in range(SNR_BATCHES)):
-        drawn = torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key))[: plan.batch_size]
-        gradients.append(train_step.probe_gradient(loader.rows(drawn[loader.own]), key))
+    plan, keys = loader.plan, [f"snr {step} {i}" for i in range(SNR_BATCHES)]
+    orders = (torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key)) for key in keys)
+    batches = loader.batches(order[: plan.batch_size][loader.own] for order in orders)
+    gradients = [train_step.probe_gradient(batch, key) for batch, key in zip(batches, keys, strict=True)]
     return signal_to_noise(torch.stack(gradients))
 
 

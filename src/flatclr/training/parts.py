@@ -18,11 +18,10 @@ from flatclr.data.views import ViewConfig, views_for
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
-from flatclr.runs import unused_path
+from flatclr.runs import new_directory
 from flatclr.training.config import TrainConfig
 from flatclr.training.networks import Network, TwoTowers, features_of
 
-RESIDENT_BYTES = 4 * 2**30
 OWN = "own"  # in the config of a run whose encoder came from Python
 
 
@@ -97,13 +96,14 @@ def _built(config: TrainConfig, *, channels: int, size: int, small: bool) -> nn.
     return build_encoder(name, channels=channels, image_size=size, **config.encoder_options)
 
 
-def trainable(source: ImageSource | PairedArrays, *, workers: int | None) -> ImageSource | PairedArrays:
-    """A source in memory where it fits; the sides of paired data become images or rows."""
+def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageSource | PairedArrays:
+    """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
     if isinstance(source, PairedArrays):
         return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)
     if isinstance(source, FileImages):
-        source.threads = workers or source.threads
-        return source.resident(RESIDENT_BYTES) or source
+        if config.workers is not None:
+            source.use_workers(config.workers)
+        return source.resident(int(config.resident_gib * 2**30)) or source
     return source
 
 
@@ -134,6 +134,7 @@ def find_device(name: str) -> torch.device:
 
 
 def output_path(config: TrainConfig, data: Dataset) -> Path:
+    """Where the run goes; without a name from the user, a directory of its own is made."""
     if config.out is not None:
         return Path(config.out)
-    return unused_path(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")
+    return new_directory(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")

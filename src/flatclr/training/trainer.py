@@ -32,6 +32,7 @@ from flatclr.training.instruments import gradient_snr, step_metrics
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog, require_wandb
 from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
 from flatclr.training.networks import mixes_samples
+from flatclr.training.pace import Pace
 from flatclr.training.parts import (
     OWN,
     build_network,
@@ -81,8 +82,8 @@ class Trainer:
         self.device = find_device(config.device)
         opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
         self.original = opened.train
-        self.source = trainable(opened.train, workers=config.workers)
-        test = None if opened.test is None else trainable(opened.test, workers=config.workers)
+        self.source = trainable(opened.train, config)
+        test = None if opened.test is None else trainable(opened.test, config)
         self.data = replace(opened, train=self.source, test=test)
         if config.batch_size % self.ranks.size:
             raise ValueError(
@@ -92,6 +93,7 @@ class Trainer:
         own = self.ranks.own_rows(config.batch_size // self.ranks.size)
         plan = BatchPlan(len(self.source), config.batch_size, config.seed)
         self.loader = Loader(self.source, plan, own=own, device=self.device)
+        self.pace = Pace(config.batch_size, self.device)
         self.steps_per_epoch = plan.steps_per_epoch
         self.total_steps = config.steps or max(1, round(config.epochs * plan.steps_per_epoch))
         self.base_rate = scaled_learning_rate(config.learning_rate, config.batch_size, config.lr_scaling)
@@ -184,7 +186,8 @@ class Trainer:
         if self.step == 0 and self.config.eval_start:
             self._evaluate()
         take_step = self._stepper()
-        saved_at, since_log, last_log_step = time.monotonic(), time.monotonic(), self.step
+        saved_at = time.monotonic()
+        self.pace.restart(self.step)
         for step in range(self.step, self.total_steps):
             rate = self._prepare(step)
             result = take_step(step)
@@ -194,18 +197,17 @@ class Trainer:
                 self._stop_if_bad(result.loss)
             if logging:
                 row = step_metrics(result, self.train_step.objective.inverse_temperature, self.ranks)
-                images = (self.step - last_log_step) * self.config.batch_size
                 row |= {
                     "learning_rate": self.base_rate * rate,
-                    "images_per_second": images / (time.monotonic() - since_log),
+                    **self.pace.row(self.step),
                     "bad_steps": int(self.train_step.bad_steps),
                     **self._alarms(),
                 }
                 self._record("log", row)
-                since_log, last_log_step = time.monotonic(), self.step
+                self.pace.restart(self.step)
             if self.step % self.config.eval_every == 0 or self.step == self.total_steps:
                 self._evaluate()
-                since_log, last_log_step = time.monotonic(), self.step
+                self.pace.restart(self.step)
             every = self.config.checkpoint_every or self.steps_per_epoch
             due = self.step % every == 0 or self.step == self.total_steps
             if due or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes:
@@ -228,15 +230,17 @@ class Trainer:
 
     def _stepper(self) -> Callable[[int], StepResult]:
         """The captured step where there can be one, else the eager one."""
-        batches = self.loader.steps(self.step, self.total_steps)
+        batches: Iterator[Batch] = (batch for _, batch in self.loader.steps(self.step, self.total_steps))
+        if self.loader.resident is None:
+            batches = self.pace.timed(batches)
         if self.device.type == "cuda" and self.config.graph is not False:
             reason = why_not_graphed(self.train_step, self.loader)
             if reason is None and self.config.graph is None and not self.is_own_network:
                 reason = "the encoder is not one of this package; --graph tries it nevertheless"
             if reason is None:
-                return self._fitting(lambda: GraphedStep(self.train_step, self.loader), lambda: next(batches)[1])
+                return self._fitting(lambda: GraphedStep(self.train_step, self.loader, batches), lambda: next(batches))
             self._emit("warning", {"step": self.step, "message": f"steps are not captured in a CUDA graph: {reason}."})
-        return lambda step: self._take_step(next(batches)[1], step)
+        return lambda step: self._take_step(next(batches), step)
 
     def _take_step(self, batch: Batch, step: int) -> StepResult:
         return self._fitting(lambda: self.train_step(batch, step), lambda: batch)
