@@ -9,7 +9,7 @@ Shape suffixes: V views, n samples of this rank, d features. A stack holds view 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,17 +48,18 @@ def reduce_streamed(
     z_a: Tensor, z_b: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
 ) -> tuple[Tensor, ...]:
     """(positive, log-sum-exp, their gap, ess) of all ranks' anchors or, given phi, (positive, mean of phi)."""
-    reduce = _reduce_fused if layout.backend == "triton" else _reduce
-    return reduce(z_a, z_b, queue, scale, layout, phi)
-
-
-def _reduce(*args: Any) -> tuple[Tensor, ...]:
-    outputs: tuple[Tensor, ...] = _Streamed.apply(*args)
+    outputs: tuple[Tensor, ...]
+    if layout.backend == "triton":
+        outputs = _on_device(z_a, z_b, queue, scale, layout, phi)
+    else:
+        outputs = _Streamed.apply(z_a, z_b, queue, scale, layout, phi)
     return outputs
 
 
-# torch.compile breaks its graph here: it cannot hold the launches of these kernels
-_reduce_fused: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(_reduce)
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # its graphs cannot hold the launches of these kernels
+def _on_device(z_a: Tensor, *others: Any) -> Any:
+    with torch.cuda.device_of(z_a):  # Triton launches on the current one; backward runs on that of its tensors
+        return _Streamed.apply(z_a, *others)
 
 
 @torch.no_grad()

@@ -436,9 +436,10 @@ def _fused_views(
         mean=mean,
         std=std,
     )
-    views: Tensor = kernels.fused_views(
-        images, index, parameters.values_NP.contiguous(), operations, sides=sides, dtype=dtype
-    )
+    with torch.cuda.device_of(images):  # Triton launches on the current one
+        views: Tensor = kernels.fused_views(
+            images, index, parameters.values_NP.contiguous(), operations, sides=sides, dtype=dtype
+        )
     return views
 
 

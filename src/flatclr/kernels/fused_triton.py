@@ -29,7 +29,6 @@ from flatclr.kernels.fused_device import (
     sums_kernel,
     views_gradient_kernel,
 )
-from flatclr.kernels.launch import launch
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import AnySums, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, Ready
 
@@ -169,9 +168,7 @@ def ready(
     sums = (1 if phi is not None else 3) + with_moment
     positive, *others = unit.new_empty(1 + sums, anchor_views * samples).unbind()
     at_once, block_d = _rows_at_once(padded)
-    launch(
-        ready_kernel,
-        (_tiles(samples, at_once) + _tiles(PADDING, at_once),),
+    ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
         z_a.contiguous(),
         z_b.contiguous(),
         unit,
@@ -205,9 +202,7 @@ def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
     if isinstance(sums, PhiSums):
         return sums.finish(negatives)
     value, gap, ess, slope = positive.new_empty(4, len(positive)).unbind()
-    launch(
-        finish_kernel,
-        (_tiles(len(value), 256),),
+    finish_kernel[(_tiles(len(value), 256),)](
         sums.peak,
         sums.total,
         sums.squares,
@@ -241,9 +236,7 @@ def views_gradient(
     if from_negatives is not None:
         strips = len(from_negatives) if from_negatives.dim() == 3 else 1
     at_once, block_d = _rows_at_once(padded_features(d))
-    launch(
-        views_gradient_kernel,
-        (_tiles(rows // 2, at_once),),
+    views_gradient_kernel[(_tiles(rows // 2, at_once),)](
         unit if from_negatives is None else from_negatives,
         unit if pull is None else pull.contiguous(),
         unit,
@@ -330,9 +323,7 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
     partial = block.rows_Rd.new_empty(_quantities(sums, way), parts, row_count, dtype=torch.float32)
-    launch(
-        sums_kernel,
-        (row_tiles, parts),
+    sums_kernel[(row_tiles, parts)](
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
@@ -358,9 +349,7 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
     row_slots = parts + (row_tiles if block.symmetric else 0)  # one buffer for both, column slots behind row slots
     row_partial = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
     column_partial = row_partial if block.symmetric else row_partial.new_empty(quantities, row_tiles, column_count)
-    launch(
-        mirrored_sums_kernel,
-        (row_tiles, parts),
+    mirrored_sums_kernel[(row_tiles, parts)](
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
@@ -419,9 +408,7 @@ def _merge(
     anchors = partial_QSA.shape[2]
     at_once = min(32, triangle) if triangle else 32
     total = sums.total
-    launch(
-        merge_kernel,
-        (_tiles(anchors, at_once),),
+    merge_kernel[(_tiles(anchors, at_once),)](
         partial_QSA,
         total,
         sums.squares if isinstance(sums, LogSumExpSums) else total,
@@ -461,9 +448,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     for way, choose in _ways(block, is_phi):
         own = _side_of(rows, way, block.scale, out)
         other = own if block.symmetric else _side_of(columns, way, block.scale, out)
-        launch(
-            gradients_kernel,
-            (row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out),
+        gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
             block.rows_Rd,
             block.columns_Cd,
             *own,
@@ -500,9 +485,7 @@ def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor)
     if way != "fixed":
         return value, gradient
     weights = torch.empty_like(value)
-    launch(
-        anchor_weights_kernel,
-        (_tiles(len(weights), 256),),
+    anchor_weights_kernel[(_tiles(len(weights), 256),)](
         value,
         gradient,
         weights,

@@ -17,7 +17,6 @@ from torch import Tensor
 from triton.runtime import JITFunction
 
 from flatclr.kernels.fused_views_device import blur_kernel, views_kernel
-from flatclr.kernels.launch import launch
 
 INTERPRETED = not isinstance(views_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 MOST_PIXELS = 4096  # of a view that stays in registers while its mean is summed
@@ -68,9 +67,7 @@ def fused_views(
     shape = (len(values_VP), channels, height, width)
     out = _channels_last(shape, torch.float32 if blur else dtype, images_MCHW)
     block = min(MOST_PIXELS, 1 << (height * width - 1).bit_length())
-    launch(
-        views_kernel,
-        (len(values_VP),),
+    views_kernel[(len(values_VP),)](
         images_MCHW,
         images_MCHW if index_N is None else index_N,
         values_VP,
@@ -113,9 +110,7 @@ def _blurred(sharp: Tensor, values_VP: Tensor, operations: Operations, dtype: to
     """The views blurred along their rows or columns, then finished."""
     views, channels, height, width = sharp.shape
     out = _channels_last(sharp.shape, dtype, sharp)
-    launch(
-        blur_kernel,
-        (views, -(-height * width // BLURRED_PIXELS)),
+    blur_kernel[(views, -(-height * width // BLURRED_PIXELS))](
         sharp,
         values_VP,
         out,
