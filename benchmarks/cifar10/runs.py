@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks import record
 from benchmarks.cifar10.data import places_of, prepare
@@ -145,8 +146,8 @@ class Shift:
             return
         try:
             self.outcome.by_run[run.name] = self._make(run)
-        except (OSError, ValueError) as error:
-            self.outcome.by_run[run.name] = f"failed: {error}"
+        except Exception as error:  # whatever befalls one run, the others go on
+            self.outcome.by_run[run.name] = f"failed: {type(error).__name__}: {error}"
         self._tell(f"{run.name}: {self.outcome.by_run[run.name]}")
 
     def _make(self, run: PlannedRun) -> str:
@@ -166,7 +167,7 @@ class Shift:
     def _process(self, run: PlannedRun, arguments: list[str]) -> str | None:
         """Run one `flatclr` command to its end, noting when it said what; returns what went wrong."""
         folder, started = self.site.folder(run), time.monotonic()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.parallel))}
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.parallel)), **os.environ}
         with (folder / "stderr.txt").open("w") as stderr, (folder / CLOCK).open("a") as clock:
 
             def note(row: dict[str, Any]) -> None:
@@ -176,16 +177,10 @@ class Shift:
             with self.lock:
                 if self.stopping.is_set():
                     return "stopped"
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "flatclr", *arguments, "--json"],
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    text=True,
-                    env=environment,
-                )
+                process = launch(arguments, stderr, environment)
                 self.processes[run.name] = process
             self.progress[run.name] = arguments[0]
-            note({"kind": "process", "does": arguments[0], "beside": self.parallel - 1, **_hardware(self.site)})
+            note({"kind": "process", "does": arguments[0], "beside": self.parallel - 1, **_hardware(self.site.commit)})
             assert process.stdout is not None
             for line in process.stdout:
                 row = _event(line)
@@ -208,6 +203,12 @@ class Shift:
         self.say(f"{minutes}:{seconds:02d} {what}")
 
 
+def launch(arguments: Sequence[str], stderr: IO[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """`flatclr` with these arguments, one JSON line on standard output for each event."""
+    command = [sys.executable, "-m", "flatclr", *arguments, "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+
+
 def train_arguments(run: PlannedRun, site: Site) -> list[str]:
     """Of `flatclr`: from the start, or from the last checkpoint; a run begun with other settings is refused."""
     folder = site.folder(run)
@@ -225,12 +226,11 @@ def evaluation_arguments(run: PlannedRun, site: Site) -> list[str]:
     return ["eval", str(site.folder(run)), "--protocol", ",".join(run.protocols), "--no-cache", *random]
 
 
-def _hardware(site: Site) -> dict[str, Any]:
+@cache
+def _hardware(commit: str | None) -> dict[str, Any]:
     found = record.environment()
-    return {
-        **{name: found[name] for name in ("gpu", "cpu", "cores") if name in found},
-        "commit": site.commit or found["commit"],
-    }
+    named = {name: value for name, value in found.items() if name in ("gpu", "cpu", "cores")}
+    return {**named, "commit": commit or found["commit"]}
 
 
 def _event(line: str) -> dict[str, Any]:
