@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cifar10.kept import KeptRun
-from benchmarks.cifar10.summary import Cell, Checkpoint, Time, mean_accuracy, spread_over_seeds
+from benchmarks.cifar10.plan import family
+from benchmarks.cifar10.summary import Cell, Checkpoint, Spread, Time, mean_accuracy
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
 
@@ -37,7 +38,7 @@ def rates_figure(tried: Mapping[int, Mapping[float, Score]]) -> Figure:
         return figure
 
 
-def accuracies_figure(table: Sequence[Cell]) -> Figure:
+def accuracies_figure(table: Sequence[Cell], spread: Mapping[str, Spread]) -> Figure:
     """kNN and linear accuracy of each objective by batch size."""
     objectives = list(dict.fromkeys(cell.objective for cell in table))
     batches = sorted({cell.batch for cell in table})
@@ -45,13 +46,13 @@ def accuracies_figure(table: Sequence[Cell]) -> Figure:
         figure = new_figure(8.0, 3.4)
         for place, (protocol, name) in enumerate(PROTOCOLS.items(), start=1):
             axes = figure.add_subplot(1, 2, place)
-            spread = spread_over_seeds(table, protocol)
             for number, objective in enumerate(objectives):
                 shift = 0.12 * (number - (len(objectives) - 1) / 2)
                 found = [
                     (batches.index(cell.batch) + shift, score)
                     for cell in table
-                    if cell.objective == objective and (score := mean_accuracy(cell, protocol, spread)) is not None
+                    if cell.objective == objective
+                    and (score := mean_accuracy(cell, protocol, spread[protocol])) is not None
                 ]
                 if found:
                     _with_bars(axes, *_columns(found), fmt=MARKERS[number], label=objective, color=COLOURS[number])
@@ -109,31 +110,35 @@ def targets_figure(accuracies: Mapping[str, Mapping[float, Score]]) -> Figure:
 
 
 def information_figure(points: Sequence[Checkpoint]) -> Figure:
-    """kNN accuracy against mutual information: of the pool, and of the batches."""
-    objectives = list(dict.fromkeys(point.objective for point in points))
-    batches = sorted({point.batch for point in points})
+    """kNN accuracy against mutual information, of the pool and of the batches: colour by objective, form by batch."""
+    from matplotlib.lines import Line2D
+
+    objectives = list(dict.fromkeys(family(point.objective) for point in points))
+    forms = dict(zip(sorted({point.batch for point in points}), MARKERS, strict=False))
+    styles: dict[str, dict[str, Any]] = {
+        objective: {
+            "color": COLOURS[number % len(COLOURS)],
+            "markerfacecolor": "none" if number >= len(COLOURS) else COLOURS[number],
+            "linestyle": "none",
+            "markersize": 4,
+        }
+        for number, objective in enumerate(objectives)
+    }
     panels = {"pool_mi_nats": "pool MI at the best beta", "batch_mi_nats": "mini-batch MI"}
     with figure_style():
         figure = new_figure(8.6, 4.2)
         for place, (name, label) in enumerate(panels.items(), start=1):
             axes = figure.add_subplot(1, 2, place)
-            for number, objective in enumerate(objectives):
-                for batch, marker in zip(batches, MARKERS, strict=False):
-                    chosen = [p for p in points if p.objective == objective and p.batch == batch]
-                    axes.plot(
-                        [getattr(p, name) for p in chosen],
-                        [100 * p.knn for p in chosen],
-                        marker,
-                        color=COLOURS[number % len(COLOURS)],
-                        markersize=3.5,
-                        alpha=0.7,
-                        markerfacecolor="none" if number >= len(COLOURS) else None,
-                        label=f"{objective}, batch {batch}" if chosen else None,
-                    )
+            for point in points:
+                style, form = styles[family(point.objective)], forms[point.batch]
+                axes.plot(getattr(point, name), 100 * point.knn, form, alpha=0.7, **style)
             axes.set_xlabel(f"{label}, nats")
             axes.set_ylabel("kNN, % of a sample of the test images")
             axes.set_title(label)
-        _legend_below(figure, columns=4)
+        shown = {objective: Line2D([], [], marker="o", **style) for objective, style in styles.items()}
+        grey: dict[str, Any] = {"color": MUTED, "linestyle": "none", "markersize": 5}
+        shown |= {f"batch {batch}": Line2D([], [], marker=form, **grey) for batch, form in forms.items()}
+        figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=4, fontsize=8)
         return figure
 
 
@@ -203,6 +208,6 @@ def _number(value: Any) -> float:
     return value if isinstance(value, float) else math.nan
 
 
-def _legend_below(figure: Figure, columns: int = 4) -> None:
+def _legend_below(figure: Figure) -> None:
     named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns, fontsize=8)
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=4, fontsize=8)

@@ -10,6 +10,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from benchmarks.cifar10.plan import (
     PlannedRun,
     Rates,
     Scale,
+    family,
     planned,
     rate_exponent,
 )
@@ -41,7 +43,7 @@ from benchmarks.cifar10.summary import (
     gauge,
     last_evaluation,
     mean_accuracy,
-    spread_over_seeds,
+    pooled_spread,
     times,
 )
 from flatclr.evaluation.intervals import Score, wilson
@@ -58,8 +60,10 @@ GOALS = (0.80, 0.85)
 LITERATURE_ESS = (0.2, 0.4)
 INTERVALS = (
     "Accuracies are means ± standard deviations over seeds, with 95 % intervals in brackets that cover test images and "
-    "seeds; the deviation over seeds is pooled over the table, for two seeds say little of their own."
+    "seeds; for these the deviation over seeds is pooled over all objectives and batch sizes, since two seeds say "
+    "little of it. Differences have intervals over seeds."
 )
+Spreads = Mapping[str, Spread]  # by protocol
 GAUGES = (
     "ESS, bound / ceiling, beta and gradient SNR are means over the last quarter of a run; pool MI is InfoNCE's bound "
     "at the best beta against a pool of as many images for every batch size."
@@ -86,6 +90,12 @@ class Book:
 
     def cells(self, *stages: str) -> list[Cell]:
         return cells(self.runs(*stages), self.kept)
+
+    @cached_property
+    def spread(self) -> Spreads:
+        """Of all runs of the common length or less that have seeds, so that a cell has one interval on all pages."""
+        table = self.cells("grid", "grid-more", "equal-updates", "ess", "fdiv", "fdiv-more")
+        return {protocol: pooled_spread(table, protocol) for protocol in figures.PROTOCOLS}
 
     def grid(self) -> list[Cell]:
         """The batch sizes under comparison, and those between if any was run."""
@@ -128,15 +138,16 @@ def headline(book: Book) -> str:
     table = book.cells("grid")
     if not any(cell.runs for cell in table):
         return "Not run yet."
-    spreads = {protocol: spread_over_seeds(table, protocol) for protocol in figures.PROTOCOLS}
     rows = []
     for objective in NCE:
         row = {"objective": objective}
         for cell in (cell for cell in table if cell.objective == objective):
             for protocol, name in figures.PROTOCOLS.items():
-                row[f"{name} %, batch {cell.batch}"] = accuracy(cell, protocol, spreads[protocol])
+                row[f"{name} %, batch {cell.batch}"] = accuracy(cell, protocol, book.spread[protocol])
         rows.append(row)
-    return "\n\n".join([record.markdown(rows), *_sentences([compared_batches(table, spreads["knn"])])])
+    found = {run.name: times(book.kept[run.name]) for run in book.runs("fast") if run.name in book.kept}
+    says = [compared_batches(table, book.spread["knn"]), *(_reached(found, goal) for goal in GOALS)]
+    return "\n\n".join([record.markdown(rows), *_sentences(says)])
 
 
 def rate_page(book: Book) -> Page:
@@ -200,9 +211,7 @@ def _rate_choice(batch: int, scores: Mapping[float, Score], chosen: Rates | None
 
 
 def batch_page(book: Book) -> Page:
-    table, equal = book.grid(), book.cells("equal-updates")
-    together = [*table, *equal]
-    spread = {protocol: spread_over_seeds(together, protocol) for protocol in figures.PROTOCOLS}
+    table, equal, spread = book.grid(), book.cells("equal-updates"), book.spread
     first = [
         "## InfoNCE: the small batch against the large one",
         record.markdown(_batch_differences(table, spread, book.scale)),
@@ -224,7 +233,7 @@ def batch_page(book: Book) -> Page:
         f"Cannot show: what happens beyond {book.scale.epochs:g} epochs, with other encoders or other images; two "
         "seeds for each cell; one learning rate for all objectives of a batch size, tuned on InfoNCE.",
     ]
-    drawn = {"batch_size": figures.accuracies_figure(table), "gauges": figures.curves_figure(table)}
+    drawn = {"batch_size": figures.accuracies_figure(table, spread), "gauges": figures.curves_figure(table)}
     runs = book.runs("grid", "equal-updates")
     shown = drawn if any(cell.runs for cell in table) else {}
     return _page(book, "Batch size and objective", runs, ["grid", "equal-updates"], first, says, shown)
@@ -234,7 +243,7 @@ def _of(table: Sequence[Cell], objective: str, batch: int) -> Cell:
     return next(cell for cell in table if (cell.objective, cell.batch) == (objective, batch))
 
 
-def _batch_differences(table: Sequence[Cell], spread: Mapping[str, Spread], scale: Scale) -> list[Row]:
+def _batch_differences(table: Sequence[Cell], spread: Spreads, scale: Scale) -> list[Row]:
     rows = []
     for objective in (name for name, settings in NCE.items() if settings["objective"] == "infonce"):
         small, large = (_of(table, objective, batch) for batch in (scale.small, scale.large))
@@ -255,22 +264,22 @@ def _batch_differences(table: Sequence[Cell], spread: Mapping[str, Spread], scal
 def compared_batches(table: Sequence[Cell], spread: Spread) -> str | None:
     """Whether InfoNCE has anything to lose from a small batch here."""
     small, large = (pick(cell.batch for cell in table) for pick in (min, max))
-    verdicts = []
-    for objective in (name for name, settings in NCE.items() if settings["objective"] == "infonce"):
-        gain = difference(_of(table, objective, small), _of(table, objective, large), "knn", spread)
-        if gain is not None:
-            verdicts.append((objective, gain, gain.high < 0))
-    if not verdicts:
+    names = [name for name, settings in NCE.items() if settings["objective"] == "infonce"]
+    found = {name: difference(_of(table, name, small), _of(table, name, large), "knn", spread) for name in names}
+    gains = {name: gain for name, gain in found.items() if gain is not None}
+    if not gains:
         return None
     parts = [
-        f"{objective} at batch {small} is {'worse' if worse else 'not worse'} in kNN than at batch {large} "
-        f"({_points(gain)} points)"
-        for objective, gain, worse in verdicts
+        f"{name} {_verdict(gain)} itself at batch {large} ({_points(gain)} points)" for name, gain in gains.items()
     ]
-    if any(worse for *_, worse in verdicts):
-        return f"{_and(parts)}, so there is something that another objective could win back at equal epochs."
+    says = f"By kNN at batch {small}, {_and(parts)}."
+    if any(math.isnan(gain.low) for gain in gains.values()):
+        return says
+    worse = [name for name, gain in gains.items() if gain.high < 0]
+    if worse:
+        return f"{says} So at equal epochs another objective has something to win back from {_and(worse)}."
     return (
-        f"{_and(parts)}: at equal epochs the small batch makes {large // small} times the updates. So the question "
+        f"{says} The small batch makes {large // small} times the updates and is not shown to be worse: "
         f"whether another objective saves a factor of {large // small} in batch size cannot be answered at this length."
     )
 
@@ -331,8 +340,7 @@ def _untrained(book: Book) -> str | None:
 def ess_page(book: Book) -> Page:
     runs = book.runs("ess")
     held = [cell for cell in book.cells("grid") if (cell.objective, cell.batch) == (CONTROLLED, book.scale.small)]
-    table = sorted([*book.cells("ess"), *held], key=_target)
-    spread = {protocol: spread_over_seeds(table, protocol) for protocol in figures.PROTOCOLS}
+    table, spread = sorted([*book.cells("ess"), *held], key=_target), book.spread
     found = {
         protocol: {_target(cell): score for cell in table if (score := mean_accuracy(cell, protocol, spread[protocol]))}
         for protocol in figures.PROTOCOLS
@@ -342,8 +350,8 @@ def ess_page(book: Book) -> Page:
         del row["objective"]
     says = [
         *(_best_target(table, spread[protocol], protocol) for protocol in figures.PROTOCOLS),
-        f"Cannot show: other batch sizes than {book.scale.small}, or runs longer than {book.scale.epochs:g} epochs; two "
-        "seeds for each target.",
+        f"Cannot show: other batch sizes than {book.scale.small}, or runs longer than {book.scale.epochs:g} epochs; "
+        "two seeds for each target.",
     ]
     shown = {"ess": figures.targets_figure(found)} if any(found.values()) else {}
     text = [f"FlatNCE, batch {book.scale.small}; the target 0.25 is that of the grid. {INTERVALS} {GAUGES}"]
@@ -375,8 +383,8 @@ def _best_target(table: Sequence[Cell], spread: Spread, protocol: str) -> str | 
     else:
         verdict = "the literature's 0.2 to 0.4 is neither confirmed nor refuted"
     return (
-        f"By {name}, {_target(best):g} is best{missing}. The best within 0.2 to 0.4 ({_target(best_inside):g}) less the "
-        f"best outside ({_target(best_outside):g}) is {_points(gain)} points: {verdict}."
+        f"By {name}, {_target(best):g} is best{missing}. The best within 0.2 to 0.4 ({_target(best_inside):g}) less "
+        f"the best outside ({_target(best_outside):g}) is {_points(gain)} points: {verdict}."
     )
 
 
@@ -388,17 +396,18 @@ def information_page(book: Book) -> Page:
     groups: dict[str, list[Checkpoint]] = {"all": points, "InfoNCE and FlatNCE": nce}
     groups["the last of each run"] = [p for p in points if p.last]
     groups |= {f"batch {b}": [p for p in points if p.batch == b] for b in sorted({p.batch for p in points})}
-    groups |= {o: [p for p in points if p.objective == o] for o in dict.fromkeys(p.objective for p in points)}
+    families = dict.fromkeys(family(p.objective) for p in points)
+    groups |= {name: [p for p in points if family(p.objective) == name] for name in families}
     text = (
         "Over the evaluations within runs: Pearson and Spearman correlation of kNN accuracy with the bound against a "
         "pool (best beta) and with the bound of the training batches (mean over those logged since the evaluation "
-        f"before). kNN here is on {book.scale.eval_samples:,} test images, with as many training images voting. 95 % "
-        "intervals are from a bootstrap that draws whole runs; fewer than 3 runs have none."
+        f"before). kNN here is on a sample of {book.scale.eval_samples:,} test images, the 20 nearest of as many "
+        "training images voting. 95 % intervals are from a bootstrap that draws whole runs; fewer than 3 have none."
     )
     says = [
         *(_information_verdict(points, name, label, told) for name, label, told in MEASURED_AGAINST),
-        "Cannot show: cause. Within a run accuracy and bounds both grow with time, so correlations over all checkpoints "
-        "are partly those of time; the row of last evaluations is free of that, and has one point for each run.",
+        "Cannot show: cause. Within a run accuracy and bounds both grow with time, so correlations over all "
+        "checkpoints are partly those of time; the row of last evaluations is free of that, with one point a run.",
     ]
     shown = {"mi_accuracy": figures.information_figure(points)} if points else {}
     tables = [text, record.markdown([_information_row(name, group) for name, group in groups.items()])]
@@ -426,8 +435,8 @@ def _information_verdict(points: Sequence[Checkpoint], name: str, label: str, to
         return None
     clear = "is clearly not zero" if found.pearson.low > 0 or found.pearson.high < 0 else "is not told from zero"
     return (
-        f"kNN accuracy and {label} correlate by {_correlation(found.pearson)} (Pearson) over {found.points} checkpoints "
-        f"of {found.runs} runs, which {clear}; the literature has {told}."
+        f"kNN accuracy and {label} correlate by {_correlation(found.pearson)} (Pearson) over {found.points} "
+        f"checkpoints of {found.runs} runs, which {clear}; the literature has {told}."
     )
 
 
@@ -435,43 +444,39 @@ def divergence_page(book: Book) -> Page:
     simclr = [cell for cell in book.cells("grid") if (cell.objective, cell.batch) == (SIMCLR, book.scale.large)]
     second = book.cells("fdiv", "fdiv-more")
     table = [*simclr, *(second if any(len(cell.runs) > 1 for cell in second) else book.cells("fdiv"))]
-    spread = {protocol: spread_over_seeds(table, protocol) for protocol in figures.PROTOCOLS}
+    spread = book.spread
     scores = {
         cell.objective: {p: s for p in figures.PROTOCOLS if (s := mean_accuracy(cell, p, spread[p])) is not None}
         for cell in table
     }
     says = [
-        *(_best_objective(table, simclr[0], protocol, spread[protocol]) for protocol in figures.PROTOCOLS),
+        *(_against_simclr(table, simclr[0], protocol, spread[protocol]) for protocol in figures.PROTOCOLS),
         "Cannot show: what these objectives reach with learning rates and constants of their own; all take the rate "
-        "tuned on InfoNCE and the constants of their papers.",
+        "tuned on InfoNCE and the constants of their papers. Where an objective has one seed, its interval rests on "
+        "the spread of the others.",
     ]
     text = (
-        f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL with the Gaussian kernel; SimCLR is InfoNCE at "
-        f"temperature 0.5, from the grid. {INTERVALS} Where there is one seed they cover test images alone. Gauges are "
-        "taken at the scale an objective trains with."
+        f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL with the Gaussian kernel; SimCLR is InfoNCE "
+        f"at temperature 0.5, from the grid. {INTERVALS} Gauges are taken at the scale an objective trains with."
     )
     rows = [_cell_row(cell, spread) for cell in table]
     shown = {"f_divergences": figures.objectives_figure(scores)} if any(scores.values()) else {}
     return _page(book, "f-divergences", book.runs("fdiv"), ["fdiv", "grid"], [text, record.markdown(rows)], says, shown)
 
 
-def _best_objective(table: Sequence[Cell], simclr: Cell, protocol: str, spread: Spread) -> str | None:
+def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, spread: Spread) -> str | None:
     done = [cell for cell in table if cell.values(protocol)]
     if len(done) < 2 or not simclr.values(protocol):
         return None
-    best, worst = (pick(done, key=lambda cell: statistics.fmean(cell.values(protocol))) for pick in (max, min))
-    listed = []
+    best = max(done, key=lambda cell: statistics.fmean(cell.values(protocol)))
+    verdicts: dict[str, list[str]] = {}
     for cell in done:
         gain = difference(cell, simclr, protocol, spread)
         if cell is not simclr and gain is not None:
-            listed.append(f"{cell.objective} {100 * gain.value:+.1f}")
-    values = [100 * statistics.fmean(cell.values(protocol)) for cell in (best, worst)]
-    half = 100 * statistics.fmean((s.high - s.low) / 2 for cell in done for s in cell.scores(protocol))
-    return (
-        f"By {figures.PROTOCOLS[protocol]}, {best.objective} is best ({values[0]:.1f} %) and {worst.objective} worst "
-        f"({values[1]:.1f} %); against SimCLR, in points: {_and(listed)}. Test images alone leave an accuracy uncertain "
-        f"by ± {half:.1f} points, and seeds by more than that."
-    )
+            verdicts.setdefault(_verdict(gain), []).append(f"{cell.objective} ({_points(gain)})")
+    highest = 100 * statistics.fmean(best.values(protocol))
+    listed = "; ".join(f"{_and(names)} {verdict} SimCLR" for verdict, names in verdicts.items())
+    return f"By {figures.PROTOCOLS[protocol]}, {best.objective} is highest ({highest:.1f} %). In points, {listed}."
 
 
 def speed_page(book: Book) -> Page:
@@ -492,10 +497,10 @@ def speed_page(book: Book) -> Page:
         row["minutes in all"] = _minutes(measured[-1]) if measured else NOT_RUN
         rows.append(row)
     text = (
-        "One run at a time. Minutes of training (steps with augmentation and checkpoints) and, in brackets, on the wall "
-        "since the command was given (start, graph capture, evaluations and gauges too), up to the first evaluation at "
-        f"that accuracy. kNN along a run has {book.scale.fast_eval_samples:,} training images voting, the accuracies "
-        "after it have all of them and 95 % intervals over test images."
+        "One run at a time. Minutes of training (steps with augmentation and checkpoints) and, in brackets, on the "
+        "wall since the command was given (start, graph capture, evaluations and gauges too), up to the first "
+        f"evaluation at that accuracy. kNN along a run has {book.scale.fast_eval_samples:,} training images voting; "
+        "the accuracies after it have all of them, and 95 % intervals over test images."
     )
     says = [
         *(_reached(found, goal) for goal in GOALS),
@@ -534,7 +539,7 @@ def accuracy(cell: Cell, protocol: str, spread: Spread) -> str:
     return f"{100 * score.value:.1f}{deviation} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
-def _cell_row(cell: Cell, spread: Mapping[str, Spread]) -> Row:
+def _cell_row(cell: Cell, spread: Spreads) -> Row:
     runs, rate = cell.runs, cell.planned[0].settings["learning_rate"]
     return {
         "objective": cell.objective,

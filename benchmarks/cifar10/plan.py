@@ -105,7 +105,9 @@ OTHERS: dict[str, Settings] = {
     "alignment + uniformity": {"objective": "align_uniform", "ess_target": None},
     "RPC": {"objective": "rpc", "ess_target": None},
 }
-ESS_TARGETS = (0.05, 0.15, 0.4, 0.7)  # 0.25 is in the grid
+SWEPT: dict[str, Settings] = {  # with 0.25, which is in the grid
+    f"FlatNCE, ESS {target:g}": {"objective": "flatnce", "ess_target": target} for target in (0.05, 0.15, 0.4, 0.7)
+}
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _run(
         "batch_size": batch,
         "steps": steps,
         "learning_rate": scaled_rate(rates, batch),
-        "warmup_epochs": WARMUP_SHARE * steps / (images // batch),
+        "warmup_epochs": round(WARMUP_SHARE * steps / (images // batch), 6),
         "seed": seed,
         "log_every": log_every,
         "eval_every": LOGS_PER_EVALUATION * log_every,
@@ -275,15 +277,15 @@ def _ess_sweep(scale: Scale, rates: Rates) -> list[PlannedRun]:
             scale,
             rates,
             "ess",
-            f"ess-b{scale.small}-{target:g}",
-            f"FlatNCE, ESS {target:g}",
-            {"objective": "flatnce", "ess_target": target},
+            f"ess-b{scale.small}-{settings['ess_target']:g}",
+            objective,
+            settings,
             batch=scale.small,
             steps=scale.steps(scale.small, scale.epochs),
             seed=seed,
         )
         for seed in (0, 1)
-        for target in ESS_TARGETS
+        for objective, settings in SWEPT.items()
     ]
 
 
@@ -351,6 +353,17 @@ STAGES: dict[str, Stage] = {
 def planned(stages: Sequence[str], scale: Scale, rates: Rates) -> list[PlannedRun]:
     """All runs of these stages, in this order."""
     return [run for stage in stages for run in STAGES[stage].runs(scale, rates)]
+
+
+def family(objective: str) -> str:
+    """What objectives have in common that are too many to be told apart in a picture.
+
+    >>> family("Pearson"), family("FlatNCE, ESS 0.7"), family("FlatNCE, ESS 0.25"), family("RPC")
+    ('f-MICL', 'FlatNCE, other ESS', 'FlatNCE, ESS 0.25', 'RPC')
+    """
+    if objective in DIVERGENCES:
+        return "f-MICL"
+    return "FlatNCE, other ESS" if objective in SWEPT else objective
 
 
 def slug(objective: str) -> str:

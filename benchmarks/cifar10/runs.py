@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -182,10 +183,10 @@ class Shift:
             self.progress[run.name] = arguments[0]
             note({"kind": "process", "does": arguments[0], "beside": self.parallel - 1, **_hardware(self.site.commit)})
             assert process.stdout is not None
-            for line in process.stdout:
-                row = _event(line)
-                if row.get("kind") in TIMED:
-                    note({key: row[key] for key in ("kind", "step", "protocol", "weights") if key in row})
+            with closing(process.stdout) as lines:
+                for row in map(_event, lines):
+                    if row.get("kind") in TIMED:
+                        note({key: row[key] for key in ("kind", "step", "protocol", "weights") if key in row})
                     if "step" in row:
                         self.progress[run.name] = f"{row['step']}/{run.settings['steps']}"
             code = process.wait()

@@ -55,7 +55,7 @@ def cells(planned: Sequence[PlannedRun], kept: Mapping[str, KeptRun]) -> list[Ce
 
 @dataclass(frozen=True)
 class Spread:
-    """Standard deviation over seeds, from all cells of a table together: one cell has too few seeds for its own."""
+    """Standard deviation over seeds, from many cells together: one has too few seeds for its own."""
 
     deviation: float
     freedom: int
@@ -66,7 +66,7 @@ class Spread:
         return student(self.freedom) * self.deviation if self.freedom else 0.0
 
 
-def spread_over_seeds(table: Sequence[Cell], protocol: str) -> Spread:
+def pooled_spread(table: Sequence[Cell], protocol: str) -> Spread:
     """s^2 = sum_c sum_i (x_ci - mean_c)^2 / sum_c (n_c - 1)"""
     values = [found for cell in table if (found := cell.values(protocol))]
     freedom = sum(len(found) - 1 for found in values)
@@ -81,7 +81,8 @@ def mean_accuracy(cell: Cell, protocol: str, spread: Spread) -> Score | None:
         return None
     mean, low, high = (statistics.fmean(getattr(s, part) for s in scores) for part in ("value", "low", "high"))
     seeds = spread.factor / math.sqrt(len(scores))
-    return Score(mean, mean - math.hypot(seeds, mean - low), mean + math.hypot(seeds, high - mean))
+    low, high = mean - math.hypot(seeds, mean - low), mean + math.hypot(seeds, high - mean)
+    return Score(mean, max(0.0, low), min(1.0, high))
 
 
 def difference(one: Cell, other: Cell, protocol: str, spread: Spread) -> Score | None:
