@@ -113,8 +113,11 @@ def information_figure(points: Sequence[Checkpoint]) -> Figure:
     """kNN accuracy against mutual information, of the pool and of the batches: colour by objective, form by batch."""
     from matplotlib.lines import Line2D
 
-    objectives = list(dict.fromkeys(family(point.objective) for point in points))
-    forms = dict(zip(sorted({point.batch for point in points}), MARKERS, strict=False))
+    groups: dict[tuple[str, int], list[Checkpoint]] = {}
+    for point in points:
+        groups.setdefault((family(point.objective), point.batch), []).append(point)
+    objectives = list(dict.fromkeys(objective for objective, _ in groups))
+    forms = dict(zip(sorted({batch for _, batch in groups}), MARKERS, strict=False))
     styles: dict[str, dict[str, Any]] = {
         objective: {
             "color": COLOURS[number % len(COLOURS)],
@@ -129,9 +132,9 @@ def information_figure(points: Sequence[Checkpoint]) -> Figure:
         figure = new_figure(8.6, 4.2)
         for place, (name, label) in enumerate(panels.items(), start=1):
             axes = figure.add_subplot(1, 2, place)
-            for point in points:
-                style, form = styles[family(point.objective)], forms[point.batch]
-                axes.plot(getattr(point, name), 100 * point.knn, form, alpha=0.7, **style)
+            for (objective, batch), group in groups.items():
+                values = [getattr(point, name) for point in group]
+                axes.plot(values, [100 * p.knn for p in group], forms[batch], alpha=0.7, **styles[objective])
             axes.set_xlabel(f"{label}, nats")
             axes.set_ylabel("kNN, % of a sample of the test images")
             axes.set_title(label)

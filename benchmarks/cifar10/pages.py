@@ -475,7 +475,7 @@ def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, spread: 
         if cell is not simclr and gain is not None:
             verdicts.setdefault(_verdict(gain), []).append(f"{cell.objective} ({_points(gain)})")
     highest = 100 * statistics.fmean(best.values(protocol))
-    listed = "; ".join(f"{_and(names)} {verdict} SimCLR" for verdict, names in verdicts.items())
+    listed = "; ".join(f"{verdict.removeprefix('is ')} SimCLR: {_and(names)}" for verdict, names in verdicts.items())
     return f"By {figures.PROTOCOLS[protocol]}, {best.objective} is highest ({highest:.1f} %). In points, {listed}."
 
 
@@ -603,7 +603,7 @@ def _sentences(given: Sequence[str | None]) -> list[str]:
 
 def _verdict(gain: Score) -> str:
     if math.isnan(gain.low):
-        return "compares, with too few seeds for a verdict, with"
+        return "has too few seeds to be compared with"
     return "is better than" if gain.low > 0 else "is worse than" if gain.high < 0 else "is not told apart from"
 
 

@@ -194,10 +194,12 @@ class Shift:
             del self.processes[run.name]
         del self.progress[run.name]
         if code == 0:
+            self._tell(f"{run.name}: {arguments[0]} took {time.monotonic() - started:.0f} s")
             return None
-        return (
-            "stopped" if self.stopping.is_set() else f"failed: {_last_line(folder / 'stderr.txt')} (exit code {code})"
-        )
+        if self.stopping.is_set():
+            return "stopped"
+        last_words = _last_line(folder / "stderr.txt")
+        return f"failed: {last_words} (exit code {code})"
 
     def _tell(self, what: str) -> None:
         minutes, seconds = divmod(round(time.monotonic() - self.started), 60)

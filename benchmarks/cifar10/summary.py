@@ -158,10 +158,9 @@ def correlation(points: Sequence[Checkpoint], name: str, *, seed: int = 0) -> Co
     rng = np.random.default_rng(seed)
     drawn = [np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))]) for _ in range(RESAMPLES)]
     whole = np.concatenate(groups)
-    ranked = [np.apply_along_axis(rankdata, 0, sample) for sample in drawn]
     return Correlation(
         _interval(pearson(whole), [pearson(sample) for sample in drawn]),
-        _interval(pearson(np.apply_along_axis(rankdata, 0, whole)), [pearson(sample) for sample in ranked]),
+        _interval(pearson(rankdata(whole, axis=0)), [pearson(rankdata(sample, axis=0)) for sample in drawn]),
         len(whole),
         len(groups),
     )
