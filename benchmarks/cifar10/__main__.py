@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cifar10 import kept
-from benchmarks.cifar10.plan import FULL, SCALES, STAGES, PlannedRun, Rates, Scale, planned
+from benchmarks.cifar10.plan import FULL, SCALES, SHARING, STAGES, PlannedRun, Rates, Scale, planned
 from benchmarks.cifar10.runs import Site, execute
 from flatclr.checks import require_number, require_one_of
 
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--data", type=Path, help="folder that holds cifar-10-batches-bin")
     made.add_argument("--only", nargs="+", metavar="NAME", help="these runs of the stages alone")
     made.add_argument("--minutes", type=float, default=9.0, help="stop before so many are over (default: %(default)s)")
-    made.add_argument("--parallel", type=int, default=5, help="runs that share the GPU (default: %(default)s)")
+    made.add_argument("--parallel", type=int, default=SHARING, help="runs that share the GPU (default: %(default)s)")
     made.add_argument("--whole", action="store_true", help="start only what should be finished in time")
     made.add_argument("--starting-rates", action="store_true", help="do not wait for the stage lr")
     made.add_argument("--commit", help="of this copy, where git cannot tell")

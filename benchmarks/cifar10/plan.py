@@ -13,10 +13,12 @@ from flatclr.training.config import RECIPES, TrainConfig
 Settings = Mapping[str, Any]
 Rates = Mapping[int, float]  # learning rate by batch size
 
-LOGS, LOGS_PER_EVALUATION = 24, 3
-FAST_EVALUATIONS = 20
+LOGS, EVALUATIONS = 24, 8  # of a run; each log probes eight batches for the gradient's noise
+SHORT_LOGS, SHORT_EVALUATIONS = 8, 2
 WARMUP_SHARE = 0.05  # of a run
-NEVER = 10**9
+SHARING = 5  # runs on the GPU at once, where their time does not count
+CHECKPOINT_SECONDS = 50.0  # between checkpoints, by the estimate
+SEEDS = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,6 @@ def gpu_seconds(steps: int, batch: int) -> float:
 
 def _run(
     scale: Scale,
-    rates: Rates,
     stage: str,
     name: str,
     objective: str,
@@ -185,166 +186,150 @@ def _run(
     *,
     batch: int,
     steps: int,
-    seed: int,
+    rate: float,
+    seed: int = 0,
+    logs: int = LOGS,
+    evaluations: int = EVALUATIONS,
+    eval_samples: int | None = None,
+    recipe: str | None = None,
     **options: Any,
 ) -> PlannedRun:
-    log_every = math.ceil(steps / LOGS)
+    log_every = math.ceil(steps / logs)
+    sharing = 1 if options.get("alone") else SHARING
     images = scale.images - (scale.held_out if options.get("held_out") else 0)
     common = {
         **scale.base,
         **settings,
         "batch_size": batch,
         "steps": steps,
-        "learning_rate": scaled_rate(rates, batch),
+        "learning_rate": rate,
         "warmup_epochs": round(WARMUP_SHARE * steps / (images // batch), 6),
         "seed": seed,
         "log_every": log_every,
-        "eval_every": LOGS_PER_EVALUATION * log_every,
+        "eval_every": logs // evaluations * log_every,
         "eval_start": False,
-        "eval_samples": scale.eval_samples,
-        "checkpoint_every": LOGS_PER_EVALUATION * log_every,
+        "eval_samples": eval_samples or scale.eval_samples,
+        "checkpoint_every": math.ceil(CHECKPOINT_SECONDS / sharing / gpu_seconds(1, batch)),
     }
-    common |= options.pop("changes", {})
-    recipe = options.pop("recipe", scale.recipe)
-    return PlannedRun(
-        f"{name}-s{seed}", stage, objective, recipe, common, gpu_seconds(common["steps"], batch), **options
-    )
+    recipe = recipe or scale.recipe
+    return PlannedRun(f"{name}-s{seed}", stage, objective, recipe, common, gpu_seconds(steps, batch), **options)
 
 
-def _rate_runs(scale: Scale, rates: Rates) -> list[PlannedRun]:
+def _rate_runs(scale: Scale, _: Rates) -> list[PlannedRun]:
     images = scale.images - scale.held_out
     return [
         _run(
             scale,
-            {batch: rate},
             "lr",
             f"lr-b{batch}-{rate:g}",
             SIMCLR,
             NCE[SIMCLR],
             batch=batch,
             steps=scale.steps(batch, scale.rate_epochs, images),
-            seed=0,
+            rate=rate,
+            logs=SHORT_LOGS,
+            evaluations=1,
+            eval_samples=scale.images,  # all that there are
             held_out=True,
             protocols=(),
-            changes={"eval_every": NEVER, "eval_samples": scale.images},  # once, with all images
         )
         for batch, tried in scale.tried_rates.items()
         for rate in tried
     ]
 
 
-def _grid(batches: Sequence[int], scale: Scale, rates: Rates, stage: str) -> list[PlannedRun]:
-    return [
-        _run(
-            scale,
-            rates,
-            stage,
-            f"grid-b{batch}-{slug(objective)}",
-            objective,
-            settings,
-            batch=batch,
-            steps=scale.steps(batch, scale.epochs),
-            seed=seed,
-            untrained=seed == 0 and objective == SIMCLR,
-        )
-        for seed in (0, 1)
-        for batch in batches
-        for objective, settings in NCE.items()
-    ]
+def _crossed(
+    stage: str,
+    prefix: str,
+    objectives: Mapping[str, Settings],
+    batches: Callable[[Scale], Sequence[int]],
+    *,
+    seeds: Sequence[int] = SEEDS,
+    updates_of: Callable[[Scale], int] | None = None,
+    **options: Any,
+) -> Callable[[Scale, Rates], list[PlannedRun]]:
+    """Every objective at every batch size with every seed, for the epochs of the scale at this batch or another."""
 
+    def runs(scale: Scale, rates: Rates) -> list[PlannedRun]:
+        return [
+            _run(
+                scale,
+                stage,
+                f"{prefix}-b{batch}-{slug(objective)}",
+                objective,
+                settings,
+                batch=batch,
+                steps=scale.steps(batch if updates_of is None else updates_of(scale), scale.epochs),
+                rate=scaled_rate(rates, batch),
+                seed=seed,
+                untrained=(stage, objective, batch, seed) == ("grid", SIMCLR, scale.small, 0),
+                **options,
+            )
+            for seed in seeds
+            for batch in batches(scale)
+            for objective, settings in objectives.items()
+        ]
 
-def _equal_updates(scale: Scale, rates: Rates) -> list[PlannedRun]:
-    return [
-        _run(
-            scale,
-            rates,
-            "equal-updates",
-            f"equal-b{scale.small}-{slug(objective)}",
-            objective,
-            settings,
-            batch=scale.small,
-            steps=scale.steps(scale.large, scale.epochs),
-            seed=seed,
-        )
-        for seed in (0, 1)
-        for objective, settings in NCE.items()
-    ]
-
-
-def _ess_sweep(scale: Scale, rates: Rates) -> list[PlannedRun]:
-    return [
-        _run(
-            scale,
-            rates,
-            "ess",
-            f"ess-b{scale.small}-{settings['ess_target']:g}",
-            objective,
-            settings,
-            batch=scale.small,
-            steps=scale.steps(scale.small, scale.epochs),
-            seed=seed,
-        )
-        for seed in (0, 1)
-        for objective, settings in SWEPT.items()
-    ]
-
-
-def _divergences(seed: int, scale: Scale, rates: Rates, stage: str) -> list[PlannedRun]:
-    return [
-        _run(
-            scale,
-            rates,
-            stage,
-            f"fdiv-b{scale.large}-{slug(objective)}",
-            objective,
-            settings,
-            batch=scale.large,
-            steps=scale.steps(scale.large, scale.epochs),
-            seed=seed,
-        )
-        for objective, settings in OTHERS.items()
-    ]
+    return runs
 
 
 def _fast(scale: Scale, rates: Rates) -> list[PlannedRun]:
-    def run(batch: int, epochs: float) -> PlannedRun:
-        steps = scale.steps(batch, epochs)
-        every = math.ceil(steps / FAST_EVALUATIONS)
-        return _run(
+    return [
+        _run(
             scale,
-            rates,
             "fast",
             f"fast-b{batch}-e{epochs:g}",
             CONTROLLED,
             NCE[CONTROLLED],
             batch=batch,
-            steps=steps,
-            seed=0,
+            steps=scale.steps(batch, epochs),
+            rate=scaled_rate(rates, batch),
+            logs=20,
+            evaluations=20,
+            eval_samples=scale.fast_eval_samples,
             recipe=scale.fast_recipe,
             alone=True,
-            changes={"log_every": every, "eval_every": every, "eval_samples": scale.fast_eval_samples},
         )
+        for batch, epochs in scale.fast
+    ]
 
-    return [run(batch, epochs) for batch, epochs in scale.fast]
+
+def _small(scale: Scale) -> tuple[int]:
+    return (scale.small,)
+
+
+def _large(scale: Scale) -> tuple[int]:
+    return (scale.large,)
+
+
+def _both(scale: Scale) -> tuple[int, int]:
+    return (scale.small, scale.large)
 
 
 STAGES: dict[str, Stage] = {
     "lr": Stage("Learning rate by batch size", _rate_runs, uses_rates=False),
-    "grid": Stage(
-        "Batch size and objective", lambda scale, rates: _grid((scale.small, scale.large), scale, rates, "grid")
+    "grid": Stage("Batch size and objective", _crossed("grid", "grid", NCE, _both)),
+    "equal-updates": Stage(
+        "The small batch at the updates of the large one",
+        _crossed(
+            "equal-updates",
+            "equal",
+            NCE,
+            _small,
+            updates_of=lambda scale: scale.large,
+            logs=SHORT_LOGS,
+            evaluations=SHORT_EVALUATIONS,
+        ),
     ),
-    "equal-updates": Stage("The small batch at the updates of the large one", _equal_updates),
-    "ess": Stage("ESS targets", _ess_sweep),
-    "fdiv": Stage("f-divergences and others", lambda scale, rates: _divergences(0, scale, rates, "fdiv")),
+    "ess": Stage("ESS targets", _crossed("ess", "ess", SWEPT, _small)),
+    "fdiv": Stage("f-divergences and others", _crossed("fdiv", "fdiv", OTHERS, _large, seeds=SEEDS[:1])),
     "fast": Stage("Time to accuracy", _fast),
     "grid-more": Stage(
-        "Batch sizes between",
-        lambda scale, rates: _grid(scale.between, scale, rates, "grid-more"),
-        optional=True,
+        "Batch sizes between", _crossed("grid-more", "grid", NCE, lambda scale: scale.between), optional=True
     ),
     "fdiv-more": Stage(
         "A second seed of the f-divergences",
-        lambda scale, rates: _divergences(1, scale, rates, "fdiv-more"),
+        _crossed("fdiv-more", "fdiv", OTHERS, _large, seeds=SEEDS[1:]),
         optional=True,
     ),
 }

@@ -20,7 +20,7 @@ from typing import IO, Any
 from benchmarks import record
 from benchmarks.cifar10.data import places_of, prepare
 from benchmarks.cifar10.kept import CLOCK, RUNS, KeptRun, is_finished, is_trained, keep, planned_otherwise
-from benchmarks.cifar10.plan import PlannedRun, Scale
+from benchmarks.cifar10.plan import SHARING, PlannedRun, Scale
 from flatclr.checks import require_count
 from flatclr.runs import CONFIG
 
@@ -67,7 +67,7 @@ def execute(
     site: Site,
     *,
     deadline: float,
-    parallel: int = 5,
+    parallel: int = SHARING,
     whole: bool = False,
     say: Callable[[str], None] = print,
 ) -> Outcome:
