@@ -53,11 +53,11 @@ def metric_rows(run: PlannedRun, knn: float) -> list[dict[str, Any]]:
     return rows
 
 
-def leave_run(home: Path, run: PlannedRun, knn: float, **config: Any) -> None:
+def leave_run(home: Path, run: PlannedRun, knn: float) -> None:
     """Keep a run directory as a run of this name would have left it."""
     folder = home.parent / "made" / run.name
     (folder / "evaluation").mkdir(parents=True)
-    settings = run.config(out=str(folder), data_dir="/somewhere/else", **config)
+    settings = run.config(out=str(folder), data="/somewhere/cifar10", data_dir="/somewhere/else")
     (folder / "config.yaml").write_text(yaml.safe_dump(settings.to_dict()))
     (folder / "environment.json").write_text(json.dumps({"torch": "2.11.0", "python": "3.12.3"}))
     rows = metric_rows(run, knn)
@@ -300,7 +300,7 @@ def test_one_failure_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest
         (folder / "evaluation").mkdir(exist_ok=True)
         rows = [{"protocol": name} for name in good.protocols]
         (folder / "evaluation" / "results.json").write_text(json.dumps({"rows": rows}))
-        (folder / "config.yaml").write_text(yaml.safe_dump(good.config().to_dict()))
+        (folder / "config.yaml").write_text(yaml.safe_dump(good.config(data="tiny.npz").to_dict()))
         for name in ("environment.json", "metrics.jsonl"):
             (folder / name).write_text("{}")
         return Started(0, [])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cifar10 import kept
-from benchmarks.cifar10.plan import FULL, SCALES, SHARING, STAGES, PlannedRun, Rates, Scale, planned
+from benchmarks.cifar10.plan import FULL, SCALES, SHARING, STAGES, Rates, Scale, planned
 from benchmarks.cifar10.runs import Site, execute
 from flatclr.checks import require_number, require_one_of
 
@@ -41,11 +41,12 @@ def make_runs(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as for Ctrl-C, leaving no process behind
     site = Site(SCALES[args.plan], args.runs, args.results, args.data, args.commit)
     stages = args.stage or [name for name, stage in STAGES.items() if not stage.optional]
+    _require_known(args.only, [run.name for run in planned(stages, site.scale, site.scale.starting_rates)])
     choosing = [stage for stage in stages if not STAGES[stage].uses_rates]
     resting = [stage for stage in stages if STAGES[stage].uses_rates]
     for group in filter(None, (choosing, resting)):
         rates = _rates(site.scale, args.results, starting=args.starting_rates) if group is resting else {}
-        wanted = _only(planned(group, site.scale, rates), args.only)
+        wanted = [run for run in planned(group, site.scale, rates) if not args.only or run.name in args.only]
         outcome = execute(wanted, site, deadline=deadline, parallel=args.parallel, whole=args.whole)
         if not outcome.complete:
             return 1 if outcome.failed else 3
@@ -70,10 +71,9 @@ def _rates(scale: Scale, home: Path, *, starting: bool) -> Rates:
     return measured or scale.starting_rates
 
 
-def _only(runs: Sequence[PlannedRun], names: Sequence[str] | None) -> list[PlannedRun]:
+def _require_known(names: Sequence[str] | None, known: Sequence[str]) -> None:
     for name in names or ():
-        require_one_of("--only", name, [run.name for run in runs])
-    return [run for run in runs if not names or run.name in names]
+        require_one_of("--only", name, known)
 
 
 def _parser() -> argparse.ArgumentParser:

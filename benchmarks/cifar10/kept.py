@@ -22,7 +22,7 @@ from flatclr.training.config import TrainConfig
 
 HOME = record.RESULTS / "cifar10"
 RUNS, CLOCK, EVALUATION, ENCODER = "runs", "clock.jsonl", "evaluation.json.gz", "encoder.safetensors"
-PLACES = ("out", "data", "data_dir")  # differ from machine to machine
+PLACES = ("data", "data_dir", "out")  # differ from machine to machine
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def keep(folder: Path, home: Path) -> KeptRun:
     target = home / RUNS / folder.name
     target.mkdir(parents=True, exist_ok=True)
     run = RunDirectory.open(folder)
-    config = {name: _basename(value) if name in PLACES else value for name, value in run.config().items()}
+    config = {**run.config(), "data": PurePath(run.config()["data"]).name, "data_dir": None, "out": None}
     contents = {
         target / CONFIG: yaml.safe_dump(config, sort_keys=False).encode(),
         target / ENVIRONMENT: (folder / ENVIRONMENT).read_bytes(),
@@ -143,10 +143,6 @@ def _protocols(folder: Path) -> set[str]:
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in PLACES}
-
-
-def _basename(value: str | None) -> str | None:
-    return None if value is None else PurePath(value).name
 
 
 def _packed(content: bytes) -> bytes:

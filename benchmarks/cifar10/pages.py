@@ -168,8 +168,8 @@ def rate_page(book: Book) -> Page:
     ]
     found = [
         f"InfoNCE at temperature 0.5 for {book.scale.rate_epochs:g} epochs. {book.scale.held_out:,} of the training "
-        "images are held out, kNN accuracy on them decides, and no test image is looked at; all other training images "
-        "vote. Brackets are 95 % intervals over the held-out images."
+        f"images are held out, kNN accuracy on them decides ({book.scale.rate_eval_samples:,} of the other images "
+        "vote), and no test image is looked at. Brackets are 95 % intervals over the held-out images."
     ]
     says = [_rate_rule(chosen), *(_rate_choice(batch, tried[batch], chosen) for batch in tried)]
     cannot = (

@@ -40,6 +40,7 @@ class Scale:
     rate_epochs: float
     fast: tuple[tuple[int, float], ...]  # (batch, epochs)
     eval_samples: int
+    rate_eval_samples: int
     fast_eval_samples: int
 
     def steps(self, batch: int, epochs: float, images: int | None = None) -> int:
@@ -62,6 +63,7 @@ FULL = Scale(
     rate_epochs=4.0,
     fast=((512, 100.0), (256, 100.0), (512, 200.0)),
     eval_samples=3_200,  # a pool of 100 small batches, so that it is as large for every batch size
+    rate_eval_samples=10_000,
     fast_eval_samples=20_000,
 )
 TINY = Scale(
@@ -80,6 +82,7 @@ TINY = Scale(
     rate_epochs=1.0,
     fast=((64, 3.0),),
     eval_samples=64,
+    rate_eval_samples=64,
     fast_eval_samples=64,
 )
 SCALES = {scale.name: scale for scale in (FULL, TINY)}
@@ -229,7 +232,7 @@ def _rate_runs(scale: Scale, _: Rates) -> list[PlannedRun]:
             rate=rate,
             logs=SHORT_LOGS,
             evaluations=1,
-            eval_samples=scale.images,  # all that there are
+            eval_samples=scale.rate_eval_samples,
             held_out=True,
             protocols=(),
         )

@@ -171,9 +171,11 @@ class Shift:
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.parallel)), **os.environ}
         with (folder / "stderr.txt").open("w") as stderr, (folder / CLOCK).open("a") as clock:
 
-            def note(row: dict[str, Any]) -> None:
-                clock.write(json.dumps({**row, "seconds": round(time.monotonic() - started, 3)}) + "\n")
+            def note(row: dict[str, Any]) -> float:
+                seconds = round(time.monotonic() - started, 3)
+                clock.write(json.dumps({**row, "seconds": seconds}) + "\n")
                 clock.flush()
+                return seconds
 
             with self.lock:
                 if self.stopping.is_set():
@@ -181,12 +183,15 @@ class Shift:
                 process = launch(arguments, stderr, environment)
                 self.processes[run.name] = process
             self.progress[run.name] = arguments[0]
-            note({"kind": "process", "does": arguments[0], "beside": self.parallel - 1, **_hardware(self.site.commit)})
+            does, evaluating = arguments[0], 0.0
+            now = note({"kind": "process", "does": does, "beside": self.parallel - 1, **_hardware(self.site.commit)})
             assert process.stdout is not None
             with closing(process.stdout) as lines:
                 for row in map(_event, lines):
                     if row.get("kind") in TIMED:
-                        note({key: row[key] for key in ("kind", "step", "protocol", "weights") if key in row})
+                        before = now
+                        now = note({key: row[key] for key in ("kind", "step", "protocol", "weights") if key in row})
+                        evaluating += now - before if row["kind"] == "evaluation" else 0.0
                     if "step" in row:
                         self.progress[run.name] = f"{row['step']}/{run.settings['steps']}"
             code = process.wait()
@@ -194,7 +199,7 @@ class Shift:
             del self.processes[run.name]
         del self.progress[run.name]
         if code == 0:
-            self._tell(f"{run.name}: {arguments[0]} took {time.monotonic() - started:.0f} s")
+            self._tell(f"{run.name}: {does} took {now:.0f} s, {evaluating:.0f} s of it for evaluations")
             return None
         if self.stopping.is_set():
             return "stopped"
