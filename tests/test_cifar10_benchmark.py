@@ -370,14 +370,21 @@ def test_kept_runs_of_another_plan_are_not_taken_for_this_one(tmp_path: Path) ->
     ("arguments", "message"),
     [
         (["run", "--stage", "grid"], "all runs of the stage lr must be in"),
+        (["run", "--stage", "lr", "--data", "nowhere"], "cifar10 must stand in a data folder"),
         (["run", "--stage", "lr", "--minutes", "0"], "--minutes must be a finite number > 0"),
         (["run", "--stage", "lr", "--only", "lr-b32"], "--only must be one of"),
         (["run", "--stage", "lr", "--parallel", "0"], "parallel must be a whole number >= 1"),
     ],
 )
 def test_bad_input_gets_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLATCLR_DATA", raising=False)
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
 
     assert command.main([*arguments, *places]) == 2
@@ -610,7 +617,6 @@ def test_readme_shows_what_the_results_give() -> None:
 @pytest.mark.slow
 def test_the_whole_plan_in_small_makes_every_page_and_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "launch", launch_here)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     torch.set_num_threads(1)
     places = ["--plan", "tiny", "--results", str(tmp_path / "results")]
 

@@ -38,7 +38,6 @@ def make_runs(args: argparse.Namespace) -> int:
     """0: all are there; 1: some failed; 3: some are left for the next time."""
     require_number("--minutes", args.minutes, above=0)
     deadline = time.monotonic() + 60 * args.minutes
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as for Ctrl-C, leaving no process behind
     site = Site(SCALES[args.plan], args.runs, args.results, args.data, args.commit)
     stages = args.stage or [name for name, stage in STAGES.items() if not stage.optional]
     _require_known(args.only, [run.name for run in planned(stages, site.scale, site.scale.starting_rates)])
@@ -117,4 +116,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as for Ctrl-C, leaving no process behind
     sys.exit(main())

@@ -16,14 +16,13 @@ HELD_OUT, TINY_IMAGES = "held-out.npz", "tiny.npz"
 
 
 def prepare(scale: Scale, runs: Path, data_dir: Path | None, *, held_out: bool) -> None:
-    """Write the files that `places` names, unless they are there."""
-    runs.mkdir(parents=True, exist_ok=True)
+    """Write the files that `places` names, unless they are there; data that are missing are missed before any run."""
     if scale is not FULL and not (runs / TINY_IMAGES).exists():
         train, test = _resident(open_dataset())
         _save(runs / TINY_IMAGES, _some(train, scale.images), _some(test, scale.images))
+    whole = places(scale, runs, data_dir)
+    train, _ = _resident(open_dataset(whole["data"], data_dir=whole.get("data_dir"), download=False))
     if held_out and not (runs / HELD_OUT).exists():
-        whole = places(scale, runs, data_dir)
-        train, _ = _resident(open_dataset(whole["data"], data_dir=whole.get("data_dir"), download=False))
         order = torch.randperm(len(train), generator=seeded_generator(0, "held out"))
         kept, out = order[scale.held_out :], order[: scale.held_out]
         _save(runs / HELD_OUT, train.subset(kept, "train"), train.subset(out, "held out"))
@@ -56,6 +55,7 @@ def _some(images: ResidentImages, count: int) -> ResidentImages:
 def _save(path: Path, train: ResidentImages, test: ResidentImages) -> None:
     assert train.labels is not None
     assert test.labels is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"part-{path.name}")
     np.savez(
         part,

@@ -62,6 +62,10 @@ class Outcome:
         return all(what in ("done", "kept") for what in self.by_run.values())
 
 
+def print_now(line: str) -> None:
+    print(line, flush=True)
+
+
 def execute(
     wanted: Sequence[PlannedRun],
     site: Site,
@@ -69,7 +73,7 @@ def execute(
     deadline: float,
     parallel: int = SHARING,
     whole: bool = False,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = print_now,
 ) -> Outcome:
     """Make all runs that are not kept yet, `parallel` at a time; those whose time counts come last, one at a time.
 
