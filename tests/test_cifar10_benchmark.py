@@ -93,7 +93,7 @@ def leave_rates(home: Path, best: Mapping[int, float]) -> None:
 
 def accuracy_where_small_batches_hurt_info_nce(run: PlannedRun) -> float:
     loses = 0.1 if run.settings["objective"] == "infonce" and run.settings["batch_size"] < 256 else 0.0
-    return 0.7 - loses + 0.002 * run.settings["seed"] + 0.2 * (run.stage == "fast")
+    return float(0.7 - loses + 0.002 * run.settings["seed"] + 0.2 * (run.stage == "fast"))
 
 
 @pytest.fixture(scope="module")

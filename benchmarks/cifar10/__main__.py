@@ -112,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         print(f"cifar10: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("cifar10: stopped; the same command goes on from the last checkpoints.", file=sys.stderr)
+        return 130
     return code
 
 
