@@ -13,7 +13,7 @@ from flatclr.training.config import RECIPES, TrainConfig
 Settings = Mapping[str, Any]
 Rates = Mapping[int, float]  # learning rate by batch size
 
-LOGS, EVALUATIONS = 24, 8  # of a run; each log probes eight batches for the gradient's noise
+LOGS, EVALUATIONS = 24, 12  # of a run; each evaluation probes eight batches for the noise of the gradient
 SHORT_LOGS, SHORT_EVALUATIONS = 8, 2
 WARMUP_SHARE = 0.05  # of a run
 SHARING = 5  # runs on the GPU at once, where their time does not count
