@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cifar10.kept import KeptRun
 from benchmarks.cifar10.plan import family
 from benchmarks.cifar10.summary import Cell, Checkpoint, Spread, Time, mean_accuracy
 from flatclr.evaluation.intervals import Score
@@ -67,23 +66,24 @@ def accuracies_figure(table: Sequence[Cell], spread: Mapping[str, Spread]) -> Fi
 
 def curves_figure(table: Sequence[Cell]) -> Figure:
     """Gauges over a run, mean over seeds: a row for each batch size, a line for each objective."""
-    gauges = {"ess": "ESS", "saturation": "bound / ceiling", "gradient_snr": "gradient SNR"}
+    gauges = {
+        "ess": "ESS",
+        "saturation": "bound / ceiling",
+        "gradient_snr": "gradient SNR",
+        "pool_mi_best_nats": "pool MI, nats",
+    }
     objectives = list(dict.fromkeys(cell.objective for cell in table))
     batches = sorted({cell.batch for cell in table})
-    columns = len(gauges) + 1
+    columns = len(gauges)
     with figure_style():
         figure = new_figure(2.9 * columns, 2.6 * len(batches))
         for row, batch in enumerate(batches):
             of_batch = [cell for cell in table if cell.batch == batch and cell.runs]
-            panels: list[tuple[str, Callable[[KeptRun], Sequence[Mapping[str, Any]]], str]] = [
-                *((label, lambda run: run.logs, name) for name, label in gauges.items()),
-                ("pool MI, nats", lambda run: run.evaluations, "pool_mi_best_nats"),
-            ]
-            for column, (label, rows_of, name) in enumerate(panels, start=1):
+            for column, (name, label) in enumerate(gauges.items(), start=1):
                 axes = figure.add_subplot(len(batches), columns, row * columns + column)
                 for cell in of_batch:
                     number = objectives.index(cell.objective)
-                    mean = _mean_curve([rows_of(run) for run in cell.runs], name)
+                    mean = _mean_curve([run.metrics for run in cell.runs], name)
                     axes.plot(*_columns(mean), color=COLOURS[number], label=cell.objective, linewidth=1.2)
                 axes.set_title(f"{label}, batch {batch}")
                 axes.set_xlabel("epoch")
@@ -201,9 +201,10 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
 
 
 def _mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> list[tuple[float, float]]:
-    """(epoch, mean over runs), where all runs have a row; what was not finite is a gap."""
+    """(epoch, mean over runs), where all runs have it; what was not finite is a gap."""
+    having = [[row for row in run if name in row] for run in runs]
     return [
-        (rows[0]["epoch"], sum(_number(row.get(name)) for row in rows) / len(rows)) for rows in zip(*runs, strict=False)
+        (rows[0]["epoch"], sum(_number(row[name]) for row in rows) / len(rows)) for rows in zip(*having, strict=False)
     ]
 
 

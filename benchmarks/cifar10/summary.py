@@ -103,7 +103,7 @@ def gauge(runs: Sequence[KeptRun], name: str) -> float | None:
 
 def _last_values(run: KeptRun, name: str) -> list[float]:
     since = (1 - LAST_SHARE) * run.logs[-1]["step"]
-    return [row[name] for row in run.logs if row["step"] > since and isinstance(row.get(name), float)]
+    return [row[name] for row in run.metrics if row["step"] > since and isinstance(row.get(name), float)]
 
 
 def last_evaluation(runs: Sequence[KeptRun], name: str) -> float | None:
