@@ -238,7 +238,7 @@ def test_the_nwj_partition_term_has_the_variance_that_theory_gives_the_gaussian_
 
 def test_limits_of_a_sample_are_warned_of_within_ten_percent():
     def warned(nats: float) -> tuple[str, ...]:
-        return tuple(limits.Limits(nats, ceiling_nats=math.log(100), rows=1000).warnings())
+        return tuple(limits.Limits(nats, ceiling_nats=math.log(100), rows=1000, negative_pairs=1000 * 99).warnings())
 
     assert warned(3.0) == ()
     assert "ceiling of 4.61 nats" in warned(4.3)[0]

@@ -1,6 +1,7 @@
 """`flatclr mi`: files in, numbers out, one line for bad input; the benchmark resumes."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,20 @@ from typer.testing import CliRunner
 
 from flatclr.cli import main as cli
 from flatclr.files import read_json_lines
-from flatclr.mi import METHODS, benchmark, estimate, tasks
+from flatclr.mi import FAST, METHODS, benchmark, estimate, tasks
 
 TASK = tasks.gaussian_dense(2, 1)
 X, Y = TASK.sample(300, seed=0)
+
+
+JUNK = {
+    "junk_npz": b"not an archive",
+    "junk_npy": b"not an array",
+    "junk_parquet": b"not a table",
+    "empty_csv": b"",
+    "header_csv": b"a,b\n",
+    "ragged_csv": b"a,b\n1,2\n3,4,5\n",
+}
 
 
 @pytest.fixture
@@ -26,6 +37,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
     np.save(paths["npy"], np.hstack([X, Y]))
     np.savez(paths["npz"], x=X, y=Y, other=Y)
     paths["txt"].write_text("1 2")
+    for name, junk in JUNK.items():
+        paths[name] = tmp_path / name.replace("_", ".")
+        paths[name].write_bytes(junk)
     return paths
 
 
@@ -73,8 +87,26 @@ def test_the_table_for_people_has_the_number_the_kind_and_the_limit(files: dict[
     done = CliRunner().invoke(cli.app, ["mi", str(files["npz"]), "--method", "gaussian"], env={"COLUMNS": "160"})
 
     assert done.exit_code == 0
-    for text in (f"{estimate(X, Y, 'gaussian').nats:.4f}", "neither", "ln N = 5.70 nats", "300 rows are few"):
+    for text in (f"{estimate(X, Y, 'gaussian').nats:.4f}", "neither", "5.70", "300 rows are few"):
         assert text in done.stdout
+
+
+def test_each_method_has_its_own_limits_in_the_table(files: dict[str, Path]):
+    arguments = ["mi", str(files["npz"]), "--method", "gaussian,js", "--fast"]
+    lines = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"}).stdout.splitlines()
+    js = estimate(X, Y, "js", settings=FAST)
+
+    assert "5.70" in next(line for line in lines if "gaussian" in line)  # of 300 rows
+    of_js = next(line for line in lines if "js" in line)
+    assert "4.09" in of_js  # of the 60 that were held out
+    assert f"{math.expm1(js.nats) / (60 * 59):.2g}" in of_js
+
+
+def test_columns_may_be_named_in_one_option_or_in_several(files: dict[str, Path]):
+    (together,) = run_json(str(files["csv"]), "--x", "a,b", "--y", "c", "--method", "gaussian")
+    (apart,) = run_json(str(files["csv"]), "--x", "a", "--x", "b", "--y", "c", "--method", "gaussian")
+
+    assert apart == together
 
 
 def test_the_methods_can_be_listed():
@@ -89,8 +121,14 @@ BAD = {
     "suffix": (["{txt}"], "must be .csv, .parquet, .npy or .npz, got table.txt; convert it first"),
     "no_columns": (["{csv}"], "--x and --y must name columns of table.csv, got none for x"),
     "missing_column": (["{csv}", "--x", "a,z", "--y", "c"], "columns must be among those of table.csv (a, b, c, d, name), got 'z'; check the spelling"),
-    "text_column": (["{csv}", "--x", "name", "--y", "c"], "x must have numeric columns, got text in 'name'; encode it"),
+    "text_column": (["{csv}", "--x", "name", "--y", "c"], "x must have numeric columns, got text in 'name'; encode text"),
     "missing_array": (["{npz}", "--x", "q"], "table.npz must hold an array 'q', got x, y, other; name others"),
+    "junk_npz": (["{junk_npz}"], "junk.npz must be a readable npz file, got one that is not"),
+    "junk_npy": (["{junk_npy}", "--x", "0", "--y", "1"], "junk.npy must be a readable npy file, got one that is not"),
+    "junk_parquet": (["{junk_parquet}", "--x", "a", "--y", "b"], "junk.parquet must be a readable parquet file, got one that is not"),
+    "empty_csv": (["{empty_csv}", "--x", "a", "--y", "b"], "empty.csv must be a readable csv file, got one that is not (No columns"),
+    "header_csv": (["{header_csv}", "--x", "a", "--y", "b"], "header.csv must have rows below its header, got none"),
+    "ragged_csv": (["{ragged_csv}", "--x", "a", "--y", "b"], "ragged.csv must be a readable csv file, got one that is not"),
     "method": (["{npz}", "--method", "knn"], "method must be one of"),
     "task": (["--benchmark", "--tasks", "nothing"], "task must be one of"),
     "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', got 'all'"),

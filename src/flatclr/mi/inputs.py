@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -13,23 +14,27 @@ import torch
 from flatclr.mi.tasks import Array
 
 FEWEST_ROWS = 50
+_NUMERIC = "fiub"  # kinds of NumPy's types
+_KINDS = {"M": "dates", "m": "durations", "c": "complex numbers"}
+_ENCODE = "encode text as numbers first."
+_ADVICE = {
+    "M": "turn dates into numbers first, e.g. days since the first.",
+    "m": "turn durations into numbers first, e.g. seconds.",
+    "c": "pass real and imaginary parts as columns.",
+}
 _TIED_SHARE = 0.05  # of rows that share their value, above which a column counts as discrete
 
 
 def as_rows(name: str, value: Any) -> Array:
     """[N, d] in float64; a vector is one column."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()  # NumPy knows no bfloat16
     elif type(value).__module__.split(".")[0] == "pandas":
-        text = [str(c) for c in getattr(value, "columns", [value.name if hasattr(value, "name") else name])]
-        kinds = list(value.dtypes) if hasattr(value, "columns") else [value.dtype]
-        bad = [c for c, kind in zip(text, kinds, strict=True) if not _is_numeric(kind)]
-        if bad:
-            raise TypeError(f"{name} must have numeric columns, got text in {bad[0]!r}; encode it as numbers first.")
-        value = value.to_numpy(dtype=float)
+        value = _from_pandas(name, value)
     rows = np.asarray(value)
-    if rows.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numeric, got {rows.dtype}; encode text as numbers first.")
+    if rows.dtype.kind not in _NUMERIC:
+        raise TypeError(f"{name} must be numeric, got {rows.dtype}; {_ADVICE.get(rows.dtype.kind, _ENCODE)}")
     if rows.ndim == 1:
         rows = rows[:, None]
     if rows.ndim != 2 or rows.shape[1] == 0:
@@ -44,8 +49,17 @@ def as_rows(name: str, value: Any) -> Array:
     return rows
 
 
-def _is_numeric(kind: Any) -> bool:
-    return getattr(kind, "kind", "O") in "fiub"
+def _from_pandas(name: str, value: Any) -> Array:
+    """A frame or series without its labels; missing values become NaN."""
+    frame = value if hasattr(value, "columns") else value.to_frame(name if value.name is None else value.name)
+    for column, dtype in zip(frame.columns, frame.dtypes, strict=True):
+        kind = getattr(dtype, "kind", "O")
+        if kind not in _NUMERIC:
+            found = _KINDS.get(kind, "text")
+            advice = _ADVICE.get(kind, _ENCODE)
+            raise TypeError(f"{name} must have numeric columns, got {found} in {str(column)!r}; {advice}")
+    rows: Array = frame.to_numpy(dtype=float, na_value=np.nan)
+    return rows
 
 
 def require_same_rows(**variables: Array) -> None:
@@ -123,11 +137,13 @@ def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str
         case ".npz":
             return _from_npz(path, columns)
         case ".npy":
-            matrix = as_rows(path.name, np.load(path, allow_pickle=False))
+            matrix = as_rows(path.name, _load(path))
             names = [str(i) for i in range(matrix.shape[1])]
             return {n: matrix[:, _positions(c, names, path)] for n, c in _required(columns, path).items()}
         case ".csv" | ".parquet" | ".pq":
             frame = _read_frame(path)
+            if len(frame) == 0:
+                raise ValueError(f"{path.name} must have rows below its header, got none; check how it was written.")
             names = [str(c) for c in frame.columns]
             return {
                 n: as_rows(n, frame.iloc[:, _positions(c, names, path)]) for n, c in _required(columns, path).items()
@@ -140,7 +156,28 @@ def _read_frame(path: Path) -> Any:
         import pandas as pd
     except ImportError as error:
         raise ImportError(f'{path.name} needs pandas, got no such module; pip install "flatclr[mi]".') from error
-    return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    kind = path.suffix.lower().lstrip(".")
+    try:
+        return pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise _unreadable(path, kind, error) from error
+
+
+def _load(path: Path) -> Any:
+    """The array of an .npy file or the open archive of an .npz file."""
+    kind = path.suffix.lower().lstrip(".")
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, BadZipFile) as error:
+        raise _unreadable(path, kind, error) from error
+    if isinstance(found, np.ndarray) != (kind == "npy"):
+        raise ValueError(f"{path.name} must hold what its name says, got the other of .npy and .npz; rename it.")
+    return found
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> ValueError:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return ValueError(f"{path.name} must be a readable {kind} file, got one that is not ({said}); write it again.")
 
 
 def _required(columns: Mapping[str, Sequence[str]], path: Path) -> dict[str, Sequence[str]]:
@@ -163,7 +200,7 @@ def _positions(wanted: Sequence[str], names: list[str], path: Path) -> list[int]
 
 
 def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as arrays:
+    with _load(path) as arrays:
         named = {name: columns.get(name) or [name] for name in ("x", "y")}
         if columns.get("given") or "given" in arrays:
             named["given"] = columns.get("given") or ["given"]
@@ -174,5 +211,12 @@ def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Arr
                     raise ValueError(
                         f"{path.name} must hold an array {key!r}, got {', '.join(arrays)}; name others with --x, --y."
                     )
-            found[variable] = np.hstack([as_rows(key, arrays[key]) for key in keys])
+            found[variable] = np.hstack([as_rows(key, _member(arrays, key, path)) for key in keys])
         return found
+
+
+def _member(arrays: Mapping[str, Any], key: str, path: Path) -> Any:
+    try:
+        return arrays[key]
+    except (ValueError, OSError, BadZipFile) as error:
+        raise _unreadable(path, "npz", error) from error
