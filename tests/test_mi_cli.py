@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from flatclr.cli import main as cli
@@ -131,7 +132,7 @@ BAD = {
     "ragged_csv": (["{ragged_csv}", "--x", "a", "--y", "b"], "ragged.csv must be a readable csv file, got one that is not"),
     "method": (["{npz}", "--method", "knn"], "method must be one of"),
     "task": (["--benchmark", "--tasks", "nothing"], "task must be one of"),
-    "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', got 'all'"),
+    "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', 'unfamiliar', got 'all'"),
 }  # fmt: skip
 
 
@@ -169,6 +170,9 @@ def test_the_benchmark_writes_lines_a_table_and_a_picture(tmp_path: Path):
     table = (tmp_path / benchmark.TABLE).read_text()
     assert len(found) == 4
     assert f"| additive 0.2 | {truth:.3f} | {found[2]['nats']:.3f} | {found[3]['nats']:.3f} |" in table
+    assert "Task set 'benchmark', 200 rows a task, seeds 0, full training." in table
+    assert f"torch {torch.__version__}, commit " in table
+    assert found[0]["environment"]["threads"] == 1
     assert (tmp_path / benchmark.PICTURE).read_bytes().startswith(b"\x89PNG")
     assert len(read_json_lines(tmp_path / benchmark.LINES)) == 4
 
@@ -200,9 +204,17 @@ def test_processes_give_the_numbers_of_one(tmp_path: Path):
 
 
 def test_mean_absolute_errors_stand_below_the_table():
-    row = {"task": "t", "method": "m", "true_nats": 1.0, "cpu_seconds": 2.0}
-    table = benchmark.table([{**row, "nats": 1.5}, {**row, "nats": 0.9}])
+    row = {"task": "t", "method": "m", "task_set": "s", "true_nats": 1.0, "cpu_seconds": 2.0, "rows": 60, "fast": True}
+    table = benchmark.table([{**row, "nats": 1.5, "seed": 0}, {**row, "nats": 0.9, "seed": 1}])
 
     assert "| t | 1.000 | 1.200 |" in table
     assert "| **mean absolute error** | | 0.3000 |" in table
     assert "| **mean CPU seconds** | | 2.0 |" in table
+    assert table.endswith("Task set 's', 60 rows a task, seeds 0, 1, small networks (--fast).\n")
+
+
+def test_every_machine_and_commit_that_ran_a_part_is_named():
+    row = {"task": "t", "method": "m", "task_set": "s", "rows": 60, "seed": 0, "fast": False}
+    lines = benchmark.provenance([{**row, "environment": {"commit": name}} for name in ("a", "b", "a")])
+
+    assert lines[1:] == ["Measured with commit a.", "Measured with commit b."]

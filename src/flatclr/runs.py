@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -85,6 +88,38 @@ def unused_path(base: Path) -> Path:
     """The path itself, or the first of path-2, path-3, ... that nothing is at."""
     numbered = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 10_000))
     return next(path for path in numbered if not path.exists())
+
+
+def machine() -> dict[str, Any]:
+    """Where a measurement was made: hardware, versions and, in a checkout, the commit."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return {
+        **gpu,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": _commit(),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:  # a repository further up is somebody else's
+        return "unknown"
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def environment() -> dict[str, Any]:

@@ -31,7 +31,7 @@ def mi_command(
     seed: Annotated[int, Option(help="Of splits, weights and batches.")] = 0,
     fast: Annotated[bool, Option("--fast", help="Small networks, few steps.")] = False,
     benchmark: Annotated[bool, Option("--benchmark", help="Run methods on tasks whose answer is known.")] = False,
-    task_set: Annotated[str, Option(help="Benchmark: 'benchmark' (held out) or 'tuning'.")] = "benchmark",
+    task_set: Annotated[str, Option(help="Benchmark: 'benchmark' (held out), 'tuning' or 'unfamiliar'.")] = "benchmark",
     tasks: Annotated[str, Option(help="Benchmark: names of tasks, separated by commas; default: all.")] = "",
     rows: Annotated[int, Option(help="Benchmark: rows of each sample.")] = 10_000,
     seeds: Annotated[int, Option(help="Benchmark: samples of each task.")] = 1,
