@@ -19,7 +19,7 @@ from flatclr.mi import FAST, METHODS, FitSettings, MIEstimate, estimate, tasks
 from flatclr.mi.critics import make_critic
 from flatclr.mi.density import Conditional
 from flatclr.mi.fit import as_tensor, fit
-from flatclr.mi.inputs import inspect
+from flatclr.mi.inputs import dithered, inspect
 from flatclr.mi.methods import VARIATIONAL, InfoNCE
 from flatclr.mi.splits import splits
 from flatclr.objectives.nce import flat_nce
@@ -153,6 +153,40 @@ def test_a_parity_of_bits_is_seen_whole_and_never_above_the_entropy():
     entropy = -sum(p * math.log(p) for p in (parity.mean(), 1 - parity.mean()))
     assert entropy - 0.01 < result.nats <= entropy
     assert not any("ceiling" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(1, "gaussian"), (8, "gaussian")])
+def test_rounded_columns_are_taken_for_continuous_ones(dim: int, expected: str):
+    task = tasks.gaussian_dense(dim)
+    x, y = (np.round(v, 2) for v in task.sample(3000, seed=0))
+
+    result = estimate(x, y, settings=FAST)
+
+    assert result.method == expected
+    assert "discrete or tied" in result.warnings[0]
+    assert abs(result.nats - task.mi_nats) < 4 * result.standard_error
+
+
+def test_rounded_columns_that_no_family_fits_get_neighbours():
+    x, y = (np.round(v, 2) for v in tasks.additive_uniform(0.3).sample(3000, seed=0))
+
+    result = estimate(x, y, settings=FAST)
+
+    assert result.method == "ksg"
+    assert "digits at random" in result.reason
+    assert result.nats == pytest.approx(tasks.additive_uniform(0.3).mi_nats, abs=0.06)
+    assert estimate(x, y, "mixed_ksg").nats > result.nats + 0.06  # of lattice points with few rows each
+
+
+def test_dithering_keeps_the_order_of_levels_and_leaves_continuous_columns_alone():
+    rows = np.random.default_rng(0).normal(size=(500, 2))
+    rows[:, 0] = np.round(rows[:, 0], 1)
+    moved = dithered(rows, np.random.default_rng(1))
+
+    levels = np.unique(rows[:, 0])
+    np.testing.assert_array_equal(levels[np.searchsorted(levels, moved[:, 0], "right") - 1], rows[:, 0])
+    assert len(np.unique(moved[:, 0])) == 500
+    np.testing.assert_array_equal(moved[:, 1], rows[:, 1])
 
 
 def test_wide_tables_of_few_places_are_counted():

@@ -7,7 +7,7 @@
 3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is the neighbour estimate,
    or the anchored critic's lower bound on evaluation rows that took no part in any of these choices.
 
-Families and plain neighbours are for continuous columns. With tied ones, counting and neighbours for mixtures serve
+Families and plain neighbours are for continuous columns. With discrete ones, counting and neighbours for mixtures serve
 where rows are dense; elsewhere a classifier of the discrete variable, or else the anchored critic: both are lower
 bounds whatever the columns are.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ import torch
 from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian, refitted
 from flatclr.mi.critics import anchor_of, anchored
+from flatclr.mi.inputs import dithered
 from flatclr.mi.methods import InfoNCE, Reading
 from flatclr.mi.runners import (
     Options,
@@ -57,10 +58,17 @@ class Choice:
     again: Run  # the same on other variables of the same rows
 
 
-def choose(x: Array, y: Array, *, discrete: bool, options: Options) -> Choice:
-    """Run what suits these rows."""
+def choose(x: Array, y: Array, *, tied: bool, discrete: bool, options: Options) -> Choice:
+    """Run what suits these rows, of columns that are tied, as rounded ones are, or even discrete."""
     split = next(splits(len(x), options.seed))
-    return (_choose_mixed if discrete else _choose_continuous)(x, y, split, options)
+    if discrete:
+        return _choose_mixed(x, y, split, options)
+    if not tied:
+        return _choose_continuous(x, y, split, options)
+    rng = np.random.default_rng(options.seed)
+    choice = _choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
+    reason = f"rounded columns were given further digits at random: {choice.reason}"
+    return replace(choice, reason=reason, again=lambda x, y: choice.again(dithered(x, rng), dithered(y, rng)))
 
 
 def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Choice:

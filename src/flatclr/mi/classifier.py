@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flatclr.mi.critics import network, start_at_zero
 from flatclr.mi.fit import as_tensor, fit
-from flatclr.mi.inputs import is_tied
+from flatclr.mi.inputs import is_discrete
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.methods import Reading
@@ -41,7 +41,7 @@ class Labels:
 
 def labels_of(rows: Array) -> Labels | None:
     """Class numbers of the distinct rows, None where a column is continuous or classes are many for the rows."""
-    if not all(is_tied(column) for column in rows.T):
+    if not all(is_discrete(column) for column in rows.T):
         return None
     _, numbers, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
     few = len(counts) <= min(len(rows) / _ROWS_PER_CLASS, _MOST_CLASSES)

@@ -172,7 +172,8 @@ def _choose(x: Array, y: Array, method: str, options: Options, *, run: Run | Non
         drawn = np.random.default_rng(options.seed).choice(len(x), LARGEST_ROWS, replace=False)
         x, y = x[drawn], y[drawn]
     if run is None and method == "auto":
-        return choose(x, y, discrete=x_seen.discrete or y_seen.discrete, options=options), warnings
+        tied, discrete = x_seen.tied or y_seen.tied, x_seen.discrete or y_seen.discrete
+        return choose(x, y, tied=tied, discrete=discrete, options=options), warnings
     run = run or (lambda x, y: _run(method, x, y, options))
     return Choice(run(x, y), method, "asked for.", run), warnings
 

@@ -22,7 +22,9 @@ _ADVICE = {
     "m": "turn durations into numbers first, e.g. seconds.",
     "c": "pass real and imaginary parts as columns.",
 }
-_TIED_SHARE = 0.05  # of rows that share their value, above which a column counts as discrete
+_TIED_SHARE = 0.05  # of rows that share their value, above which a column counts as discrete or rounded
+_FEW_LEVELS = 50
+_ATOM_SHARE = 0.05  # of rows that have one and the same value
 
 
 def as_rows(name: str, value: Any) -> Array:
@@ -79,7 +81,8 @@ class Inspected:
     """Columns that carry something, and what is odd about them."""
 
     rows: Array
-    discrete: bool
+    tied: bool
+    discrete: bool  # tied, and by more than rounding
     warnings: tuple[str, ...]
 
 
@@ -97,12 +100,37 @@ def inspect(name: str, rows: Array) -> Inspected:
     tied = sum(is_tied(column) for column in rows.T)
     if tied:
         warnings.append(f"{name} has {tied} discrete or tied column(s); methods for continuous data may misread.")
-    return Inspected(rows, tied > 0, tuple(warnings))
+    return Inspected(rows, tied > 0, any(is_discrete(column) for column in rows.T), tuple(warnings))
 
 
 def is_tied(column: Array) -> bool:
-    """Whether so many rows share their value that the column counts as discrete."""
+    """Whether many rows share their value: the column is discrete, or continuous but rounded."""
     return tied_share(column) > _TIED_SHARE
+
+
+def is_discrete(column: Array) -> bool:
+    """Whether a tied column has few levels, or a level that many rows are at, as rounding alone does not make them.
+
+    >>> rows = np.random.default_rng(0).normal(size=2000)
+    >>> is_discrete(np.round(rows, 2)), is_discrete(np.round(rows)), is_discrete(np.maximum(rows, 0))
+    (False, True, True)
+    """
+    _, counts = np.unique(column, return_counts=True)
+    return is_tied(column) and bool(len(counts) <= _FEW_LEVELS or counts.max() > _ATOM_SHARE * len(column))
+
+
+def dithered(rows: Array, rng: np.random.Generator) -> Array:
+    """Tied columns moved at random towards their next level: no information is lost, as the level can still be read.
+
+    >>> dithered(np.array([[0.0], [0.0], [1.0], [1.0]]), np.random.default_rng(0)).round(1).tolist()
+    [[0.6], [0.3], [1.0], [1.0]]
+    """
+    columns = []
+    for column in rows.T:
+        levels, numbers = np.unique(column, return_inverse=True)
+        gaps = np.diff(levels, append=2 * levels[-1] - levels[-2])
+        columns.append(column + is_tied(column) * rng.uniform(size=len(column)) * gaps[numbers])
+    return np.stack(columns, axis=1)
 
 
 def _one_of_each_order(rows: Array) -> list[int]:
