@@ -38,6 +38,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
     np.save(paths["npy"], np.hstack([X, Y]))
     np.savez(paths["npz"], x=X, y=Y, other=Y)
     paths["txt"].write_text("1 2")
+    paths["pickled"], paths["renamed"] = tmp_path / "pickled.npz", tmp_path / "renamed.npy"
+    np.savez(paths["pickled"], x=np.array([{}] * 60), y=Y[:60])
+    paths["renamed"].write_bytes(paths["npz"].read_bytes())
     for name, junk in JUNK.items():
         paths[name] = tmp_path / name.replace("_", ".")
         paths[name].write_bytes(junk)
@@ -92,6 +95,16 @@ def test_the_table_for_people_has_the_number_the_kind_and_the_limit(files: dict[
         assert text in done.stdout
 
 
+def test_the_reason_of_the_default_fits_a_narrow_terminal(files: dict[str, Path]):
+    arguments = ["mi", str(files["npz"]), "--fast"]
+    done = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "80"})
+    result = estimate(X, Y, settings=FAST)
+
+    shown = " ".join(done.stdout.split())
+    assert f"auto: {result.reason}" in shown
+    assert "…" not in shown
+
+
 def test_each_method_has_its_own_limits_in_the_table(files: dict[str, Path]):
     arguments = ["mi", str(files["npz"]), "--method", "gaussian,js", "--fast"]
     lines = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"}).stdout.splitlines()
@@ -124,12 +137,14 @@ BAD = {
     "missing_column": (["{csv}", "--x", "a,z", "--y", "c"], "columns must be among those of table.csv (a, b, c, d, name), got 'z'; check the spelling"),
     "text_column": (["{csv}", "--x", "name", "--y", "c"], "x must have numeric columns, got text in 'name'; encode text"),
     "missing_array": (["{npz}", "--x", "q"], "table.npz must hold an array 'q', got x, y, other; name others"),
-    "junk_npz": (["{junk_npz}"], "junk.npz must be a readable npz file, got one that is not"),
-    "junk_npy": (["{junk_npy}", "--x", "0", "--y", "1"], "junk.npy must be a readable npy file, got one that is not"),
-    "junk_parquet": (["{junk_parquet}", "--x", "a", "--y", "b"], "junk.parquet must be a readable parquet file, got one that is not"),
-    "empty_csv": (["{empty_csv}", "--x", "a", "--y", "b"], "empty.csv must be a readable csv file, got one that is not (No columns"),
+    "junk_npz": (["{junk_npz}"], "junk.npz must hold plain arrays as numpy.save and numpy.savez write them, got something else"),
+    "junk_npy": (["{junk_npy}", "--x", "0", "--y", "1"], "junk.npy must hold plain arrays as numpy.save and numpy.savez write them, got something else"),
+    "junk_parquet": (["{junk_parquet}", "--x", "a", "--y", "b"], "junk.parquet must be a parquet table, got what is none"),
+    "empty_csv": (["{empty_csv}", "--x", "a", "--y", "b"], "empty.csv must be a csv table, got what is none (No columns to parse from file); write it again"),
+    "pickled_npz": (["{pickled}"], "pickled.npz must hold plain arrays as numpy.save and numpy.savez write them, got something else"),
+    "renamed_npy": (["{renamed}", "--x", "0", "--y", "1"], "renamed.npy must hold what its name says, got the other of .npy and .npz; rename it"),
     "header_csv": (["{header_csv}", "--x", "a", "--y", "b"], "header.csv must have rows below its header, got none"),
-    "ragged_csv": (["{ragged_csv}", "--x", "a", "--y", "b"], "ragged.csv must be a readable csv file, got one that is not"),
+    "ragged_csv": (["{ragged_csv}", "--x", "a", "--y", "b"], "ragged.csv must be a csv table, got what is none (Error tokenizing"),
     "method": (["{npz}", "--method", "knn"], "method must be one of"),
     "task": (["--benchmark", "--tasks", "nothing"], "task must be one of"),
     "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', 'unfamiliar', got 'all'"),

@@ -657,9 +657,10 @@ def test_a_trained_methods_standard_error_is_the_spread_over_fresh_rows(method: 
         trained = VARIATIONAL[method](critic, 2, 2, 32)
         fit(trained, (x[:600], y[:600]), (x[600:], y[600:]), FAST, generator)
         reader = trained.read
-    readings = [reader(*(as_tensor(v) for v in task.sample(400, seed=seed))) for seed in range(1, 61)]
+    draws = 30 if method == "interpolated" else 60  # its jackknife takes twenty readings each
+    readings = [reader(*(as_tensor(v) for v in task.sample(400, seed=seed))) for seed in range(1, draws + 1)]
     ratio = np.std([r.nats for r in readings]) / np.median([r.standard_error for r in readings])
-    assert 0.7 < ratio < 1.4  # the spread of 60 draws is known to about a tenth
+    assert 0.7 < ratio < 1.4  # the spread of 60 draws is known to about a tenth, of 30 to an eighth
 
 
 @pytest.mark.parametrize(

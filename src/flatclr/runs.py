@@ -117,9 +117,14 @@ def _commit() -> str:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:  # a repository further up is somebody else's
         return "unknown"
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    # a benchmark's own results do not make what it measured another
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    return (git("describe", "--always", "--abbrev=10") or "unknown") + ("-dirty" if changed else "")
 
 
 def environment() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flatclr.checks import require_count
 from flatclr.mi import FAST, METHODS, MIEstimate, estimate
+from flatclr.mi.auto import ASKED
 from flatclr.mi.benchmark import TABLE, cells, run_benchmark
 from flatclr.mi.inputs import FEWEST_ROWS, read_variables
 
@@ -115,7 +116,7 @@ def _progress(*, quiet: bool) -> Progress:
 
 def _show(results: dict[str, MIEstimate]) -> None:
     console = Console()
-    table = Table("method", "nats", "standard error", "kind", "ceiling", "ln N", "NWJ variance", "why")
+    table = Table("method", "nats", "standard error", "kind", "ceiling", "ln N", "NWJ variance")
     for result in results.values():
         ceiling = f"{result.ceiling_nats:.2f}" if result.ceiling_nats < 1e9 else "none"
         table.add_row(
@@ -126,9 +127,11 @@ def _show(results: dict[str, MIEstimate]) -> None:
             ceiling,
             f"{result.limits.distribution_free_nats:.2f}",
             f"{result.limits.nwj_variance:.2g}",
-            result.reason,
         )
     console.print(table)
+    for asked, result in results.items():
+        if result.reason != ASKED:
+            console.print(f"{asked}: {result.reason}", highlight=False)
     console.print(
         "ln N: about where any distribution-free lower bound from the N rows of the reading ends. NWJ variance: the "
         "least that the NWJ family has at such a value over the reading's pairs of rows."

@@ -45,6 +45,7 @@ _CLEAR = 2.0  # standard errors
 _LEAST_GAIN = 0.01  # nats
 
 
+ASKED = "asked for."  # the reason of a method that was not chosen here
 Run = Callable[[Array, Array], Outcome]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatclr.checks import require_count, require_one_of
-from flatclr.mi.auto import Choice, Run, choose
+from flatclr.mi.auto import ASKED, Choice, Run, choose
 from flatclr.mi.copula import FAMILIES
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
@@ -175,7 +175,7 @@ def _choose(x: Array, y: Array, method: str, options: Options, *, run: Run | Non
         tied, discrete = x_seen.tied or y_seen.tied, x_seen.discrete or y_seen.discrete
         return choose(x, y, tied=tied, discrete=discrete, options=options), warnings
     run = run or (lambda x, y: _run(method, x, y, options))
-    return Choice(run(x, y), method, "asked for.", run), warnings
+    return Choice(run(x, y), method, ASKED, run), warnings
 
 
 def _run(method: str, x: Array, y: Array, options: Options) -> Outcome:

@@ -14,6 +14,7 @@ import torch
 from flatclr.mi.tasks import Array
 
 FEWEST_ROWS = 50
+_NUMPY_ERRORS = (ValueError, OSError, BadZipFile)
 _NUMERIC = "fiub"  # kinds of NumPy's types
 _KINDS = {"M": "dates", "m": "durations", "c": "complex numbers"}
 _ENCODE = "encode text as numbers first."
@@ -188,24 +189,26 @@ def _read_frame(path: Path) -> Any:
     try:
         return pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
     except (ValueError, OSError, NotImplementedError) as error:
-        raise _unreadable(path, kind, error) from error
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path.name} must be a {kind} table, got what is none ({said}); write it again.") from error
 
 
 def _load(path: Path) -> Any:
     """The array of an .npy file or the open archive of an .npz file."""
-    kind = path.suffix.lower().lstrip(".")
     try:
         found = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, BadZipFile) as error:
-        raise _unreadable(path, kind, error) from error
-    if isinstance(found, np.ndarray) != (kind == "npy"):
+    except _NUMPY_ERRORS as error:
+        raise _not_numpys(path) from error
+    if isinstance(found, np.ndarray) != (path.suffix.lower() == ".npy"):
         raise ValueError(f"{path.name} must hold what its name says, got the other of .npy and .npz; rename it.")
     return found
 
 
-def _unreadable(path: Path, kind: str, error: Exception) -> ValueError:
-    said = " ".join(str(error).split()) or type(error).__name__
-    return ValueError(f"{path.name} must be a readable {kind} file, got one that is not ({said}); write it again.")
+def _not_numpys(path: Path) -> ValueError:
+    return ValueError(
+        f"{path.name} must hold plain arrays as numpy.save and numpy.savez write them, got something else; write it "
+        "again."
+    )
 
 
 def _required(columns: Mapping[str, Sequence[str]], path: Path) -> dict[str, Sequence[str]]:
@@ -246,5 +249,5 @@ def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Arr
 def _member(arrays: Mapping[str, Any], key: str, path: Path) -> Any:
     try:
         return arrays[key]
-    except (ValueError, OSError, BadZipFile) as error:
-        raise _unreadable(path, "npz", error) from error
+    except _NUMPY_ERRORS as error:
+        raise _not_numpys(path) from error
