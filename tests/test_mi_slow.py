@@ -2,13 +2,14 @@
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from flatclr.mi import FAST, METHODS, estimate, tasks
 
@@ -68,12 +69,39 @@ def test_lower_bounds_of_all_methods_are_too_high_in_at_most_one_percent_of_runs
     assert sum(len(each.violations) for each in found) <= 0.01 * sum(each.claims for each in found)
 
 
-def test_the_default_claims_too_high_a_lower_bound_in_at_most_one_percent_of_runs():
-    unfamiliar = [tasks.unfamiliar_tasks()[name] for name in ("sheared 2-pair 4", "sign mixture 3", "folded 3")]
-    found = Claims.of("auto", [*SMALL_TASKS, *unfamiliar], seeds=34)
+def two_signs_beside_columns() -> tasks.Task:
+    """y: two fair signs; x: fourteen normals, of which two are shifted by a sign each. For a classifier."""
 
-    assert found.runs >= 300
-    assert found.claims >= 60
+    def surprise(t: float) -> float:
+        return float(stats.norm.pdf(t, 1) * -np.log(0.5 + 0.5 * np.exp(-2 * t)))
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[tasks.Array, tasks.Array]:
+        signs, x = rng.choice((-1.0, 1.0), size=(n, 2)), rng.normal(size=(n, 14))
+        x[:, :2] += signs
+        return x, signs
+
+    return tasks.Task("two signs", 2 * integrate.quad(surprise, -10, 12)[0], 14, 2, draw)
+
+
+def bit_and_pair(width: int) -> tasks.Task:
+    """A bit of x that y has but for one flip in ten, a correlated pair, and noise. For a critic."""
+    nats = math.log(2) + 0.1 * math.log(0.1) + 0.9 * math.log(0.9) - 0.5 * math.log(1 - 0.8**2)
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[tasks.Array, tasks.Array]:
+        x, y = rng.normal(size=(2, n, width))
+        y[:, 1] = 0.8 * x[:, 1] + 0.6 * y[:, 1]
+        x[:, 0] = rng.integers(2, size=n)
+        y[:, 0] = np.where(rng.uniform(size=n) < 0.1, 1 - x[:, 0], x[:, 0])
+        return x, y
+
+    return tasks.Task(f"bit and pair {width}", nats, width, width, draw)
+
+
+def test_the_default_claims_too_high_a_lower_bound_in_at_most_one_percent_of_runs():
+    """On tasks where it does claim one; of the small ones above, families and neighbours claim none."""
+    found = Claims.of("auto", [two_signs_beside_columns(), bit_and_pair(4), bit_and_pair(8), tasks.folded(6)], seeds=90)
+
+    assert found.claims >= 300
     assert len(found.violations) <= 0.01 * found.claims
 
 
