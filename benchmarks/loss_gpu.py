@@ -296,7 +296,7 @@ def main() -> None:
         for rows in (512, 8192, 65536):
             print(record.markdown(breakdown(rows, 128)) + "\n")
     print(record.markdown(shown))
-    print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
+    print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
     command = shlex.join(["python", "-m", "benchmarks.loss_gpu", *sys.argv[1:]])
     print(f"appended to {record.append('tune_gpu' if args.tune else 'loss_gpu', table, command, args.out)}")
 

@@ -4,7 +4,8 @@
 
 Gaussian pairs in 20 dimensions of 2, 4, 6, 8 and 10 nats, plain and with y cubed. Learned methods train a separable
 critic on fresh batches of 128, from step to step of the staircase; then each of many fresh batches of 128 gives one
-estimate (FlatNCE reads from 2,048 rows: training at 128 does not limit it).
+estimate. FlatNCE, whose batch does not limit what it learns, reads from 2,048 rows. Copulas, neighbours and the default
+have no staircase to climb: they start anew on each batch of 128, the default with small networks.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import torch
 from torch import Tensor
 
 from benchmarks import record
-from flatclr.mi import limits, tasks
+from flatclr.mi import FAST, METHODS, estimate, limits, tasks
 from flatclr.mi.critics import make_critic
 from flatclr.mi.density import Conditional, gaussian_entropy_nats
 from flatclr.mi.fit import as_tensor
 from flatclr.mi.methods import VARIATIONAL, Flat
-from flatclr.mi.runners import DENSITY, NEIGHBOURS, Options, run_copula, run_neighbours
+from flatclr.mi.runners import DENSITY
 
 BATCH, POOL = 128, 2048
 HIDDEN = 128
@@ -77,9 +78,13 @@ def estimates(name: str, staircase: list[tasks.Task], *, steps: int, repeats: in
             found.append([learner.read(name, *batch(BATCH), entropy).nats for _ in range(repeats)])
         else:
             draws = ([v.double().numpy() for v in batch(BATCH)] for _ in range(repeats))
-            run = run_neighbours if name in NEIGHBOURS else None
-            found.append([(run(name, x, y, Options()) if run else run_copula(name, x, y)).nats for x, y in draws])
+            found.append([estimate(x, y, name, settings=FAST).nats for x, y in draws])
     return found
+
+
+def label(method: str) -> str:
+    """The method, and where it reads from other than a batch."""
+    return f"{method} (pool of {POOL:,} rows)" if method == "flatnce" else method
 
 
 def summary(values: list[float], truth: float) -> dict[str, float]:
@@ -103,14 +108,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     levels = sorted({row["true"] for row in rows})
     parts = []
     for y in dict.fromkeys(row["y"] for row in rows):
-        lines = [f"y {y}: bias / variance / mean squared error", ""]
+        lines = [f"y {y}: bias / variance / mean squared error; {BATCH} rows an estimate where none are named", ""]
         lines += ["| method | " + " | ".join(f"{level:g} nats" for level in levels) + " |"]
         lines += ["| --- " * (len(levels) + 1) + "|"]
         chosen = [row for row in rows if row["y"] == y]
         for method in dict.fromkeys(row["method"] for row in chosen):
             found = {row["true"]: row for row in chosen if row["method"] == method}
             shown = (f"{found[v]['bias']:.3g} / {found[v]['variance']:.3g} / {found[v]['mse']:.3g}" for v in levels)
-            lines.append(f"| {method} | " + " | ".join(shown) + " |")
+            lines.append(f"| {label(method)} | " + " | ".join(shown) + " |")
         for key in theory(1.0):
             shown = (f"{theory(level)[key]:.4g}" for level in levels)
             lines.append(f"| *{key.replace('_', ' ')}* | " + " | ".join(shown) + " |")
@@ -123,7 +128,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400, help="training steps per step of the staircase")
     parser.add_argument("--repeats", type=int, default=50, help="estimates per step of the staircase")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--methods", default=",".join([*VARIATIONAL, *DENSITY, "ksg", "gaussian"]))
+    parser.add_argument("--methods", default=",".join(METHODS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -137,8 +142,11 @@ def main() -> None:
                 rows.append({**row, **summary(values, truth), **theory(truth)})
                 print(rows[-1], file=sys.stderr, flush=True)
     path = record.append("mi_staircase", rows, "python -m benchmarks.mi_staircase " + " ".join(sys.argv[1:]))
-    path.with_suffix(".md").write_text(table(rows))
-    print(table(rows))
+    settings = f"{arguments.steps} training steps a level, {arguments.repeats} estimates each, seed {arguments.seed}"
+    where = ", ".join(f"{name} {value}" for name, value in record.machine().items())
+    text = f"{table(rows)}\n{settings}.\nMeasured with {where}.\n"
+    path.with_suffix(".md").write_text(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
+from flatclr.runs import machine
 
 RESULTS = Path(__file__).parent.parent / "results"
-
-
-def environment() -> dict[str, Any]:
-    """Hardware, versions and commit."""
-    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    return {
-        **gpu,
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": _git("describe", "--always", "--dirty", "--abbrev=10"),
-    }
 
 
 def interleaved_ms(calls: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
@@ -56,7 +39,7 @@ def append(name: str, rows: list[dict[str, Any]], command: str, path: Path | Non
     path = path or RESULTS / f"{name}.jsonl"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
-        file.write(json.dumps({"command": command, **environment(), "rows": rows}) + "\n")
+        file.write(json.dumps({"command": command, **machine(), "rows": rows}) + "\n")
     return path
 
 
@@ -66,17 +49,3 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
     lines += ["| " + " | ".join(str(row[c]) for c in columns) + " |" for row in rows]
     return "\n".join(lines)
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=RESULTS.parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"

@@ -62,7 +62,7 @@ def main() -> None:
         parser.error("expected a CUDA device, got none; run this where there is one.")
     rows = [measure(batch, graph, args.steps) for batch in args.batches for graph in (True, False)]
     print(record.markdown(rows))
-    print("\n" + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
+    print("\n" + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
     command = shlex.join(["python", "-m", "benchmarks.step_gpu", *sys.argv[1:]])
     record.append("step_gpu", rows, command, args.out)
 

@@ -14,7 +14,9 @@ from scipy import stats
 from torch import Tensor
 
 from flatclr import stats_from_scores
-from flatclr.mi import bounds, limits
+from flatclr.mi import bounds, limits, methods
+from flatclr.mi.critics import Cosine, Critic
+from flatclr.mi.methods import Method
 
 RHO = 0.6
 INFORMATION = -0.5 * math.log(1 - RHO**2)
@@ -88,20 +90,82 @@ def test_dv_expects_the_information_and_a_bias_that_all_pairs_together_make_smal
     assert_mean_is(values, INFORMATION, slack=limits.dv_bias_nats(CHI_SQUARED, K))
 
 
-def test_smile_expects_the_information_less_the_log_of_the_clipped_partition():
-    clip = 0.4  # far inside the range of the ratio, so that clipping matters
+class LogRatio(Critic):
+    """The optimal critic of one correlated pair."""
 
-    grid = np.linspace(-6, 6, 301)
-    x, y = (torch.from_numpy(v) for v in np.meshgrid(grid, grid))
-    weights = torch.from_numpy(stats.norm.pdf(x) * stats.norm.pdf(y))
-    partition = float((log_ratio(x, y).clamp(-clip, clip).exp() * weights).sum()) * (grid[1] - grid[0]) ** 2
-    values = []
-    for scores in optimal_scores():
-        off = scores[~torch.eye(K, dtype=torch.bool)]
-        values.append(bounds.smile(scores.diagonal(), off.clamp(-clip, clip).exp().mean().log()).mean().item())
+    def matrix(self, x: Tensor, y: Tensor) -> Tensor:
+        return log_ratio(x, y.T)
 
-    assert_mean_is(values, INFORMATION - math.log(partition), slack=0.002)
-    assert abs(math.log(partition)) > 0.02
+    def paired(self, x: Tensor, y: Tensor) -> Tensor:
+        return log_ratio(x, y).squeeze(1)
+
+
+def read_batches(method: Method, batches: int = BATCHES, rows: int = K) -> list[float]:
+    return [method.read(x[:, None], y[:, None]).nats for x, y in zip(*gaussian_batches(batches, rows), strict=True)]
+
+
+def clipped_partition(tau: float) -> float:
+    """E_q exp(clip(log r, -tau, tau)) by quadrature."""
+    grid = np.linspace(-7, 7, 1401)
+    x, y = np.meshgrid(grid, grid)
+    ratio = log_ratio(torch.from_numpy(x), torch.from_numpy(y)).clamp(-tau, tau).exp().numpy()
+    return float((ratio * stats.norm.pdf(x) * stats.norm.pdf(y)).sum() * (grid[1] - grid[0]) ** 2)
+
+
+@pytest.mark.parametrize("tau", [0.2, 0.5, 5.0])
+def test_smile_reads_the_information_less_the_log_of_its_clipped_partition(tau: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(methods, "SMILE_CLIP", tau)
+    values = read_batches(methods.Smile(LogRatio(), 1, 1, 4))
+    unclipped = read_batches(methods.DV(LogRatio(), 1, 1, 4))
+    by_clipping = [value - other for value, other in zip(values, unclipped, strict=True)]
+
+    assert_mean_is(values, INFORMATION - math.log(clipped_partition(tau)), slack=CHI_SQUARED / K**2)
+    assert_mean_is(by_clipping, -math.log(clipped_partition(tau)), slack=CHI_SQUARED / K**2)
+    if tau < 1:  # clipping matters
+        assert abs(math.log(clipped_partition(tau))) > 10 * np.std(by_clipping) / math.sqrt(len(values))
+
+
+def test_mine_reads_the_information_and_its_loss_expects_the_partition_over_the_average_less_it():
+    mine = methods.Mine(LogRatio(), 1, 1, 4)
+    assert_mean_is(read_batches(mine), INFORMATION, slack=CHI_SQUARED / K**2)
+
+    average = math.log(1.7)
+    losses = [bounds.mine_loss(stats_from_scores(s), torch.tensor(average)).mean().item() for s in optimal_scores()]
+    assert_mean_is(losses, 1 / 1.7 - INFORMATION)
+
+
+def nearly_optimal_cosine(scale: float = 1e8) -> Cosine:
+    """A cosine that is the optimal critic up to a function of x and a constant, both of which InfoNCE ignores.
+
+    With s the scale and a = rho / (1 - rho^2): s cos(angle) of points at angles v sqrt(a / s) of a circle is
+    s - a (x - y)^2 / 2 to first order, which is too low by b y^2, b = a (1 - rho) / 2. A third coordinate adds that.
+    """
+    slope = RHO / (1 - RHO**2)
+    step, missing = math.sqrt(slope / scale), slope * (1 - RHO) / 2
+
+    def on_the_circle(v: Tensor, height: Tensor) -> Tensor:
+        return torch.cat([(step * v).cos(), (step * v).sin(), height], 1)
+
+    class G(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return on_the_circle(x, torch.full_like(x, scale**-0.25))
+
+    class H(torch.nn.Module):
+        def forward(self, y: Tensor) -> Tensor:
+            return on_the_circle(y, missing * y.square() * scale**-0.75)
+
+    critic = Cosine(1, 1, hidden=4).double()
+    critic.g, critic.h = G(), H()
+    critic.scale = torch.tensor(scale * math.sqrt(1 + scale**-0.5), dtype=torch.float64)  # g is longer than one
+    return critic
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_flatnce_reads_at_the_optimal_cosine_what_info_nce_expects_at_the_optimal_critic(rows: int):
+    flat = methods.Flat(nearly_optimal_cosine(), 1, 1, 4)
+    values = read_batches(flat, 1000, rows)
+
+    assert_mean_is(values, INFORMATION - CHI_SQUARED / (2 * (rows - 1)), slack=(CHI_SQUARED / rows) ** 2 * 2)
 
 
 def test_ba_expects_the_information():
@@ -238,7 +302,7 @@ def test_the_nwj_partition_term_has_the_variance_that_theory_gives_the_gaussian_
 
 def test_limits_of_a_sample_are_warned_of_within_ten_percent():
     def warned(nats: float) -> tuple[str, ...]:
-        return tuple(limits.Limits(nats, ceiling_nats=math.log(100), rows=1000).warnings())
+        return tuple(limits.Limits(nats, ceiling_nats=math.log(100), rows=1000, negative_pairs=1000 * 99).warnings())
 
     assert warned(3.0) == ()
     assert "ceiling of 4.61 nats" in warned(4.3)[0]

@@ -1,9 +1,15 @@
 """What the estimators promise, at the size it is promised: `make test-slow`."""
 
+import functools
+import itertools
+import math
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy import integrate, stats
 
 from flatclr.mi import FAST, METHODS, estimate, tasks
 
@@ -20,20 +26,83 @@ SMALL_TASKS = [
 LOWER = [name for name, meaning in METHODS.items() if meaning.startswith("lower bound")]
 
 
-def test_lower_bounds_exceed_the_truth_by_three_standard_errors_in_at_most_one_percent_of_runs():
-    claims, violations = 0, []
-    for method in [*LOWER, "auto"]:
-        for seed in range(6):
-            for task in SMALL_TASKS:
-                result = estimate(*task.sample(1000, 1000 + seed), method, seed=seed, settings=FAST)
-                if result.kind == "lower":
-                    claims += 1
-                    if result.nats > task.mi_nats + 3 * result.standard_error:
-                        violations.append((method, task.name, seed, result.nats, task.mi_nats))
-    print(f"{len(violations)} of {claims} claims above the truth by three standard errors: {violations}")
+@dataclass(frozen=True)
+class Claims:
+    """Runs of one method at 1,000 rows with fast settings: how many claimed a lower bound, and which were wrong."""
 
-    assert claims >= 300
-    assert len(violations) <= 0.01 * claims
+    runs: int
+    claims: int
+    violations: tuple[str, ...]  # above the truth by more than three standard errors
+
+    @classmethod
+    def of(cls, method: str, on: Sequence[tasks.Task], seeds: int) -> "Claims":
+        claims, violations = 0, []
+        for seed, task in itertools.product(range(seeds), on):
+            result = estimate(*task.sample(1000, 1000 + seed), method, seed=seed, settings=FAST)
+            if result.kind == "lower":
+                claims += 1
+                if result.nats > task.mi_nats + 3 * result.standard_error:
+                    violations.append(f"{task.name}, seed {seed}: {result.nats:.3f} for {task.mi_nats:.3f}")
+        found = cls(seeds * len(on), claims, tuple(violations))
+        print(f"{method}: {len(violations)} of {claims} claims in {found.runs} runs too high: {violations}")
+        return found
+
+
+@functools.cache
+def claims_of_lower_bound(method: str) -> Claims:
+    return Claims.of(method, SMALL_TASKS, seeds=8)
+
+
+@pytest.mark.parametrize("method", LOWER)
+def test_a_lower_bound_is_too_high_no_more_often_than_one_run_in_a_hundred_explains(method: str):
+    found = claims_of_lower_bound(method)
+
+    assert found.claims >= (10 if method == "ba" else 40)  # of 48 runs; BA claims only of single columns
+    as_many_by_chance = stats.binom.sf(len(found.violations) - 1, found.claims, 0.01)
+    assert as_many_by_chance > 0.05, found.violations
+
+
+def test_lower_bounds_of_all_methods_are_too_high_in_at_most_one_percent_of_runs():
+    found = [claims_of_lower_bound(method) for method in LOWER]
+
+    assert sum(each.claims for each in found) >= 300
+    assert sum(len(each.violations) for each in found) <= 0.01 * sum(each.claims for each in found)
+
+
+def two_signs_beside_columns() -> tasks.Task:
+    """y: two fair signs; x: fourteen normals, of which two are shifted by a sign each. For a classifier."""
+
+    def surprise(t: float) -> float:
+        return float(stats.norm.pdf(t, 1) * -np.log(0.5 + 0.5 * np.exp(-2 * t)))
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[tasks.Array, tasks.Array]:
+        signs, x = rng.choice((-1.0, 1.0), size=(n, 2)), rng.normal(size=(n, 14))
+        x[:, :2] += signs
+        return x, signs
+
+    return tasks.Task("two signs", 2 * integrate.quad(surprise, -10, 12)[0], 14, 2, draw)
+
+
+def bit_and_pair(width: int) -> tasks.Task:
+    """A bit of x that y has but for one flip in ten, a correlated pair, and noise. For a critic."""
+    nats = math.log(2) + 0.1 * math.log(0.1) + 0.9 * math.log(0.9) - 0.5 * math.log(1 - 0.8**2)
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[tasks.Array, tasks.Array]:
+        x, y = rng.normal(size=(2, n, width))
+        y[:, 1] = 0.8 * x[:, 1] + 0.6 * y[:, 1]
+        x[:, 0] = rng.integers(2, size=n)
+        y[:, 0] = np.where(rng.uniform(size=n) < 0.1, 1 - x[:, 0], x[:, 0])
+        return x, y
+
+    return tasks.Task(f"bit and pair {width}", nats, width, width, draw)
+
+
+def test_the_default_claims_too_high_a_lower_bound_in_at_most_one_percent_of_runs():
+    """On tasks where it does claim one; of the small ones above, families and neighbours claim none."""
+    found = Claims.of("auto", [two_signs_beside_columns(), bit_and_pair(4), bit_and_pair(8), tasks.folded(6)], seeds=90)
+
+    assert found.claims >= 300
+    assert len(found.violations) <= 0.01 * found.claims
 
 
 def test_the_default_is_within_0065_nats_on_average_and_sixty_seconds_a_task():

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from flatclr.mi import tasks
 from flatclr.mi.tasks import Task
 
-ALL = {**tasks.tuning_tasks(), **tasks.benchmark_tasks()}
+ALL = {**tasks.tuning_tasks(), **tasks.benchmark_tasks(), **tasks.unfamiliar_tasks()}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -160,6 +160,64 @@ def test_a_swiss_roll_can_be_unrolled():
     np.testing.assert_allclose(radius, 1.5 * math.pi * (1 + 2 * stats.norm.cdf(plain[:, 0])))
 
 
+@pytest.mark.parametrize("correlation", [0.5, 0.9])
+def test_a_sign_mixture_is_the_mean_log_ratio_of_scipys_densities(correlation: float):
+    task = tasks.sign_mixture(2, correlation)
+    x, y = task.sample(40_000, seed=0)
+    both = [stats.multivariate_normal(cov=[[1, rho], [rho, 1]]) for rho in (correlation, -correlation)]
+
+    joint = [sum(part.pdf(np.stack([x[:, i], y[:, i]], 1)) for part in both) / 2 for i in range(2)]
+    ratio = np.log(joint).sum(0) - stats.norm.logpdf(x).sum(1) - stats.norm.logpdf(y).sum(1)
+
+    assert abs(ratio.mean() - task.mi_nats) < 4 * ratio.std() / math.sqrt(len(ratio))
+    assert abs(np.corrcoef(x[:, 0], y[:, 0])[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.25])
+def test_circular_noise_leaves_y_uniform_and_takes_the_entropy_of_a_box(noise: float):
+    x, y = tasks.circular(1, noise).sample(4000, seed=0)
+    around = (y - x + 0.5) % 1 - 0.5
+
+    assert stats.kstest(y[:, 0], stats.uniform.cdf).pvalue > 0.01
+    assert stats.kstest(around[:, 0], stats.uniform(-noise, 2 * noise).cdf).pvalue > 0.01
+    assert tasks.circular(3, noise).mi_nats == pytest.approx(3 * (0 - math.log(2 * noise)))  # H(y) - H(y | x)
+
+
+def test_folding_hides_the_sign_and_nothing_else():
+    x, y = tasks.folded(1, 0.3).sample(4000, seed=0)
+    noise = y - np.abs(x)
+
+    assert stats.kstest(np.abs(x[:, 0]), stats.uniform.cdf).pvalue > 0.01
+    assert stats.kstest(noise[:, 0], stats.uniform(-0.3, 0.6).cdf).pvalue > 0.01
+    assert abs(np.corrcoef(np.abs(x[:, 0]), noise[:, 0])[0, 1]) < 4 / math.sqrt(4000)
+    assert tasks.folded(2, 0.3).mi_nats == pytest.approx(2 * tasks.additive_uniform(0.3).mi_nats)
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_a_shear_can_be_undone(dim: int):
+    base = tasks.gaussian_pairs(dim)
+    plain, moved = base.sample(50, seed=1), tasks.sheared(base, 0.7).sample(50, seed=1)
+
+    for before, after in zip(plain, moved, strict=True):
+        back = after.copy()
+        for j in range(1, dim, 2):
+            back[:, j] -= 0.7 * np.sin(2 * after[:, j - 1])
+        np.testing.assert_allclose(back, before)
+        assert np.abs(after - before).max() > 0.5
+
+
+def test_rotations_keep_every_inner_product_and_stirring_is_two_of_them_around_a_stretch():
+    base = tasks.gaussian_dense(4)
+    for turned, other in (
+        (tasks.rotated(base, seed=3), base),
+        (tasks.stirred(base, seed=3), tasks.half_cube(tasks.rotated(base, seed=3))),
+    ):
+        for after, before in zip(turned.sample(30, seed=1), other.sample(30, seed=1), strict=True):
+            np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-9)
+            assert np.abs(after - before).max() > 0.5
+        assert turned.mi_nats == base.mi_nats
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -167,6 +225,8 @@ def test_a_swiss_roll_can_be_unrolled():
         (lambda: tasks.gaussian_pairs(2, correlation=1.0), "correlation must be a finite number > -1 and < 1, got 1"),
         (lambda: tasks.student(1, 1, 0), "df must be a finite number > 0, got 0"),
         (lambda: tasks.spiral(tasks.additive_uniform(0.1)), "a spiral must have at least 2 coordinates, got 1 and 1"),
+        (lambda: tasks.circular(1, 0.5), "noise must be a finite number > 0 and < 0.5, got 0.5"),
+        (lambda: tasks.sign_mixture(1, 1.0), "correlation must be a finite number > -1 and < 1, got 1"),
         (lambda: tasks.gaussian_pairs(2).sample(0, seed=0), "n must be a whole number >= 1, got 0"),
     ],
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -96,6 +99,43 @@ def new_directory(base: Path) -> Path:
             path.mkdir(parents=True)
             return path
     raise AssertionError("numbers do not end")
+
+
+def machine() -> dict[str, Any]:
+    """Where a measurement was made: hardware, versions and, in a checkout, the commit."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return {
+        **gpu,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": _commit(),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:  # a repository further up is somebody else's
+        return "unknown"
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    # a benchmark's own results do not make what it measured another
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    return (git("describe", "--always", "--abbrev=10") or "unknown") + ("-dirty" if changed else "")
 
 
 def environment() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flatclr.checks import require_count
 from flatclr.mi import FAST, METHODS, MIEstimate, estimate
+from flatclr.mi.auto import ASKED
 from flatclr.mi.benchmark import TABLE, cells, run_benchmark
 from flatclr.mi.inputs import FEWEST_ROWS, read_variables
 
@@ -22,16 +23,16 @@ Option = typer.Option
 
 def mi_command(
     data: Annotated[str | None, typer.Argument(help="Table: .csv, .parquet, .npy, or .npz with x and y.")] = None,
-    x: Annotated[str | None, Option(help="Columns (or arrays of an .npz) of x, separated by commas.")] = None,
-    y: Annotated[str | None, Option(help="Columns of y.")] = None,
-    given: Annotated[str | None, Option(help="Columns to condition on.")] = None,
+    x: Annotated[list[str] | None, Option(help="Columns (or arrays of an .npz) of x, separated by commas.")] = None,
+    y: Annotated[list[str] | None, Option(help="Columns of y.")] = None,
+    given: Annotated[list[str] | None, Option(help="Columns to condition on.")] = None,
     method: Annotated[str, Option(help="auto, all, list, or names separated by commas; list shows them.")] = "auto",
     critic: Annotated[str | None, Option(help="inner, bilinear, separable, joint, anchored or cosine.")] = None,
     folds: Annotated[int, Option(help="Cross-fit over this many folds; 1 evaluates on one fifth.")] = 1,
     seed: Annotated[int, Option(help="Of splits, weights and batches.")] = 0,
     fast: Annotated[bool, Option("--fast", help="Small networks, few steps.")] = False,
     benchmark: Annotated[bool, Option("--benchmark", help="Run methods on tasks whose answer is known.")] = False,
-    task_set: Annotated[str, Option(help="Benchmark: 'benchmark' (held out) or 'tuning'.")] = "benchmark",
+    task_set: Annotated[str, Option(help="Benchmark: 'benchmark' (held out), 'tuning' or 'unfamiliar'.")] = "benchmark",
     tasks: Annotated[str, Option(help="Benchmark: names of tasks, separated by commas; default: all.")] = "",
     rows: Annotated[int, Option(help="Benchmark: rows of each sample.")] = 10_000,
     seeds: Annotated[int, Option(help="Benchmark: samples of each task.")] = 1,
@@ -59,7 +60,7 @@ def mi_command(
         return
     if data is None:
         raise ValueError("a data file or --benchmark must be given, got neither; try flatclr mi table.csv --x a --y b.")
-    columns = {"x": _names(x), "y": _names(y), "given": _names(given)}
+    columns = {name: _names(*(named or ())) for name, named in (("x", x), ("y", y), ("given", given))}
     variables = read_variables(Path(data), columns)
     settings = FAST if fast else None
     results: dict[str, MIEstimate] = {}
@@ -98,8 +99,8 @@ def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(json.dumps(row))
 
 
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def _names(*texts: str) -> list[str]:
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def _progress(*, quiet: bool) -> Progress:
@@ -115,17 +116,25 @@ def _progress(*, quiet: bool) -> Progress:
 
 def _show(results: dict[str, MIEstimate]) -> None:
     console = Console()
-    table = Table("method", "nats", "standard error", "kind", "ceiling", "why")
+    table = Table("method", "nats", "standard error", "kind", "ceiling", "ln N", "NWJ variance")
     for result in results.values():
         ceiling = f"{result.ceiling_nats:.2f}" if result.ceiling_nats < 1e9 else "none"
         table.add_row(
-            result.method, f"{result.nats:.4f}", f"{result.standard_error:.4f}", result.kind, ceiling, result.reason
+            result.method,
+            f"{result.nats:.4f}",
+            f"{result.standard_error:.4f}",
+            result.kind,
+            ceiling,
+            f"{result.limits.distribution_free_nats:.2f}",
+            f"{result.limits.nwj_variance:.2g}",
         )
     console.print(table)
-    limits = next(iter(results.values())).limits
+    for asked, result in results.items():
+        if result.reason != ASKED:
+            console.print(f"{asked}: {result.reason}", highlight=False)
     console.print(
-        f"Any distribution-free lower bound from {limits.rows} rows stays below about ln N = "
-        f"{limits.distribution_free_nats:.2f} nats; NWJ then has a variance of at least {limits.nwj_variance:.2g}."
+        "ln N: about where any distribution-free lower bound from the N rows of the reading ends. NWJ variance: the "
+        "least that the NWJ family has at such a value over the reading's pairs of rows."
     )
     for warning in dict.fromkeys(w for result in results.values() for w in result.warnings):
         console.print(f"warning: {warning}", style="yellow")

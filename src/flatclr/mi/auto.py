@@ -6,24 +6,31 @@
    trained on top of the family does.
 3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is the neighbour estimate,
    or the anchored critic's lower bound on evaluation rows that took no part in any of these choices.
+
+Families and plain neighbours are for continuous columns. With discrete ones, counting and neighbours for mixtures serve
+where rows are dense; elsewhere a classifier of the discrete variable, or else the anchored critic: both are lower
+bounds whatever the columns are.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from flatclr.mi.copula import FAMILIES, Copula
+from flatclr.mi.classifier import run_classifier, with_labels
+from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian, refitted
 from flatclr.mi.critics import anchor_of, anchored
+from flatclr.mi.inputs import dithered
 from flatclr.mi.methods import InfoNCE, Reading
 from flatclr.mi.runners import (
     Options,
     Outcome,
     outcome_of,
-    run_copula,
+    plug_in,
     run_neighbours,
     to_tensors,
     train_method,
@@ -33,8 +40,13 @@ from flatclr.mi.tasks import Array
 
 _FEW_DIMENSIONS = 4  # of x and y together: neighbours are hard to beat
 _NEIGHBOUR_DIMENSIONS = 10
+_ROWS_PER_PLACE = 5
 _CLEAR = 2.0  # standard errors
 _LEAST_GAIN = 0.01  # nats
+
+
+ASKED = "asked for."  # the reason of a method that was not chosen here
+Run = Callable[[Array, Array], Outcome]
 
 
 @dataclass(frozen=True)
@@ -44,37 +56,94 @@ class Choice:
     outcome: Outcome
     method: str
     reason: str
+    again: Run  # the same on other variables of the same rows
 
 
-def choose(x: Array, y: Array, *, discrete: bool, options: Options) -> Choice:
-    """Run what suits these rows."""
-    width = x.shape[1] + y.shape[1]
-    if discrete and width <= _NEIGHBOUR_DIMENSIONS:
-        reason = "tied values: the estimator for mixed data."
-        return Choice(run_neighbours("mixed_ksg", x, y, options), "mixed_ksg", reason)
+def choose(x: Array, y: Array, *, tied: bool, discrete: bool, options: Options) -> Choice:
+    """Run what suits these rows, of columns that are tied, as rounded ones are, or even discrete."""
     split = next(splits(len(x), options.seed))
+    if discrete:
+        return _choose_mixed(x, y, split, options)
+    if not tied:
+        return _choose_continuous(x, y, split, options)
+    rng = np.random.default_rng(options.seed)
+    choice = _choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
+    reason = f"rounded columns were given further digits at random: {choice.reason}"
+    return replace(choice, reason=reason, again=lambda x, y: choice.again(dithered(x, rng), dithered(y, rng)))
+
+
+def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Choice:
+    width = x.shape[1] + y.shape[1]
     seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
     family, copula, validation = _best_family(x, y, split)
+
+    def plugged_in(reason: str) -> Choice:
+        def again(x: Array, y: Array) -> Outcome:
+            return plug_in(refitted(FAMILIES[family](x[split.train], y[split.train]), x, y), x, y)
+
+        return Choice(plug_in(refitted(copula, x, y), x, y), family, reason, again)
+
     trusted = _confirmed(copula, validation)
     reached = f"the {family} copula reaches {validation.nats:.3f} nats on validation"
 
     if width <= _FEW_DIMENSIONS:
         neighbours = run_neighbours("ksg", x[seen], y[seen], options)
         if trusted and neighbours.nats - validation.nats < _margin(neighbours, validation):
-            return Choice(run_copula(family, x, y), family, f"{reached} and neighbours see no more.")
+            return plugged_in(f"{reached} and neighbours see no more.")
         reason = f"{reached}, neighbours see {neighbours.nats:.3f} in {width} dimensions."
-        return Choice(run_neighbours("ksg", x, y, options), "ksg", reason)
+        return _neighbours("ksg", x, y, reason, options)
 
     learned, residual = _learned(copula, x, y, split, options)
     if width <= _NEIGHBOUR_DIMENSIONS:
         neighbours = run_neighbours("ksg", x[seen], y[seen], options)
         if neighbours.nats - residual.nats > _margin(neighbours, residual):
             reason = f"{reached}, a residual network on top {residual.nats:.3f}, neighbours see {neighbours.nats:.3f}."
-            return Choice(run_neighbours("ksg", x, y, options), "ksg", reason)
+            return _neighbours("ksg", x, y, reason, options)
     if trusted and not _clearly_above(residual, validation, _LEAST_GAIN):
-        return Choice(run_copula(family, x, y), family, f"{reached} and a residual network adds nothing.")
+        return plugged_in(f"{reached} and a residual network adds nothing.")
+
+    def again(x: Array, y: Array) -> Outcome:
+        return _learned(FAMILIES[family](x[split.train], y[split.train]), x, y, split, options)[0]
+
     reason = f"{reached}, a residual network on top {residual.nats:.3f}."
-    return Choice(learned, f"infonce, anchored on {family}", reason)
+    return Choice(learned, f"infonce, anchored on {family}", reason, again)
+
+
+def _choose_mixed(x: Array, y: Array, split: Split, options: Options) -> Choice:
+    """Where values are tied no density ratio is smooth: count, look at neighbours, or learn a lower bound."""
+    width = x.shape[1] + y.shape[1]
+    places = len(np.unique(np.hstack([x, y]), axis=0))
+    if places * _ROWS_PER_PLACE <= len(x):
+        reason = f"tied values in {places} places, several rows in each: the estimator for mixed data counts them."
+        return _neighbours("mixed_ksg", x, y, reason, options)
+    if width <= _FEW_DIMENSIONS:
+        return _neighbours("mixed_ksg", x, y, "tied values: the estimator for mixed data.", options)
+
+    def learn(x: Array, y: Array) -> tuple[Outcome, Reading, str, str]:
+        labelled = with_labels(x, y)
+        if labelled is not None:
+            outcome, reading = run_classifier(*labelled, split, options)
+            why = f"a classifier of the {len(labelled[1].counts)} classes (entropy {outcome.ceiling_nats:.3f} nats)"
+            return outcome, reading, "classifier", why
+        outcome, reading = _learned(fit_gaussian(x[split.train], y[split.train]), x, y, split, options)
+        return outcome, reading, "infonce, anchored on gaussian", "a critic, which bounds whatever the columns are,"
+
+    learned, validation, method, why = learn(x, y)
+    reason = f"tied values in {width} dimensions: {why} reaches {validation.nats:.3f} nats on validation"
+    if width <= _NEIGHBOUR_DIMENSIONS:
+        seen = np.concatenate([split.train, split.validation])
+        neighbours = run_neighbours("mixed_ksg", x[seen], y[seen], options)
+        reason += f", neighbours see {neighbours.nats:.3f}"
+        if neighbours.nats - validation.nats > _margin(neighbours, validation):
+            return _neighbours("mixed_ksg", x, y, f"{reason}.", options)
+    return Choice(learned, method, f"{reason}.", lambda x, y: learn(x, y)[0])
+
+
+def _neighbours(name: str, x: Array, y: Array, reason: str, options: Options) -> Choice:
+    def run(x: Array, y: Array) -> Outcome:
+        return run_neighbours(name, x, y, options)
+
+    return Choice(run(x, y), name, reason, run)
 
 
 def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:

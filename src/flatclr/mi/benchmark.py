@@ -21,8 +21,13 @@ from flatclr.files import read_json_lines, replace_files
 from flatclr.mi import tasks
 from flatclr.mi.estimator import METHODS, estimate
 from flatclr.mi.fit import FAST
+from flatclr.runs import machine
 
-TASK_SETS = {"benchmark": tasks.benchmark_tasks, "tuning": tasks.tuning_tasks}
+TASK_SETS = {
+    "benchmark": tasks.benchmark_tasks,
+    "tuning": tasks.tuning_tasks,
+    "unfamiliar": tasks.unfamiliar_tasks,
+}
 LINES, TABLE, PICTURE = "mi_benchmark.jsonl", "mi_benchmark.md", "mi_benchmark.png"
 
 
@@ -95,8 +100,10 @@ def run_benchmark(
     report(len(wanted) - len(missing), len(wanted))
     # whole lines only: what follows a torn one would be lost with it
     replace_files({path: "".join(json.dumps(row) + "\n" for row in done.values()).encode()})
+    where = {**machine(), "threads": 1}  # run_cell's
     with path.open("a") as file:
-        for row in _results(missing, workers or os.cpu_count() or 1):
+        for found in _results(missing, workers or os.cpu_count() or 1):
+            row = {**found, "environment": where}
             file.write(json.dumps(row) + "\n")
             file.flush()
             done[_cell_of(row)] = row
@@ -129,7 +136,7 @@ def mean_by(rows: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], fl
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: estimates per task and method, the true value beside them, mean absolute errors and times below."""
+    """Markdown: estimates per task and method, the true value beside them; below, errors, times and where measured."""
     names, methods = _unique(rows, "task"), _unique(rows, "method")
     truth = {row["task"]: row["true_nats"] for row in rows}
     nats, errors = mean_by(rows, lambda r: r["nats"]), mean_by(rows, lambda r: abs(r["nats"] - r["true_nats"]))
@@ -141,7 +148,17 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for title, values, digits in (("mean absolute error", errors, 4), ("mean CPU seconds", seconds, 1)):
         means = (_mean([values[n, m] for n in names if (n, m) in values]) for m in methods)
         lines.append(f"| **{title}** | | " + " | ".join(_number(mean, digits) for mean in means) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *provenance(rows)]) + "\n"
+
+
+def provenance(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One line on what was run, and one on each machine and commit that ran it."""
+    (task_set, *_), seeds = _unique(rows, "task_set"), sorted(set(_unique(rows, "seed")))
+    networks = "small networks (--fast)" if all(row["fast"] for row in rows) else "full training"
+    counts = ", ".join(f"{count:,}" for count in sorted(set(_unique(rows, "rows"))))
+    what = f"Task set {task_set!r}, {counts} rows a task, seeds {', '.join(map(str, seeds))}, {networks}."
+    wheres = {tuple(row.get("environment", {}).items()): None for row in rows}
+    return [what, *("Measured with " + ", ".join(f"{k} {v}" for k, v in where) + "." for where in wheres if where)]
 
 
 def heat_map(rows: Sequence[dict[str, Any]]) -> bytes:
@@ -163,14 +180,14 @@ def heat_map(rows: Sequence[dict[str, Any]]) -> bytes:
             if math.isfinite(error):
                 color = "white" if abs(error) > 0.35 else "black"
                 axes.text(j, i, f"{error:+.2f}", ha="center", va="center", fontsize=7, color=color)
-    axes.set_title("estimate minus true mutual information (nats)")
-    figure.colorbar(image, ax=axes, shrink=0.6)
+    # beside the bar, as a title would be wider than the picture of one method
+    figure.colorbar(image, ax=axes, shrink=0.6, label="estimate minus true mutual information (nats)")
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
 
 
-def _unique(rows: Sequence[dict[str, Any]], key: str) -> list[str]:
+def _unique(rows: Sequence[dict[str, Any]], key: str) -> list[Any]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 

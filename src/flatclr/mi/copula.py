@@ -66,7 +66,7 @@ class Copula:
 
 
 def fit_gaussian(x: Array, y: Array) -> Copula:
-    return _fit(x, y, Spirals(), lambda z: math.inf)
+    return _fit(x, y, Spirals(), _no_tails)
 
 
 def fit_student(x: Array, y: Array) -> Copula:
@@ -75,7 +75,12 @@ def fit_student(x: Array, y: Array) -> Copula:
 
 def fit_spiral(x: Array, y: Array) -> Copula:
     enough = len(x) > _FEWEST_ROWS_PER_COLUMN * (x.shape[1] + y.shape[1])
-    return _fit(x, y, find_spirals(x, y) if enough else Spirals(), lambda z: math.inf)
+    return _fit(x, y, find_spirals(x, y) if enough else Spirals(), _no_tails)
+
+
+def refitted(copula: Copula, x: Array, y: Array) -> Copula:
+    """The same family with margins, correlations and tails of these rows; the turns stay those that were validated."""
+    return _fit(x, y, copula.spirals, _no_tails if math.isinf(copula.df) else _likeliest_df)
 
 
 FAMILIES: dict[str, Callable[[Array, Array], Copula]] = {
@@ -115,6 +120,11 @@ def _quantile_table(df: float) -> tuple[Array, Array]:
 
     scores = np.linspace(-8, 8, 3201)
     return scores, np.where(scores < 0, 1, -1) * stdtrit(df, ndtr(-np.abs(scores)))  # the lower tail keeps its digits
+
+
+def _no_tails(z: Array) -> float:
+    """Degrees of freedom of a Gaussian."""
+    return math.inf
 
 
 def _likeliest_df(z: Array) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flatclr.mi import bounds
 from flatclr.mi.critics import network, start_at_zero
+from flatclr.mi.limits import all_pairs
 from flatclr.mi.methods import Reading
 
 _ROWS_AT_ONCE = 1024
@@ -62,11 +63,12 @@ class Conditional(nn.Module):
         """The value of "ba", "club" or "l1out" on these rows, the last two in blocks of at most 1,024 rows."""
         if method == "ba":
             values = bounds.ba(self.log_density(x, y).double(), entropy_nats)
-            return Reading(values, values, math.inf)
+            return Reading(values, values, math.inf, all_pairs(len(values)))
         blocks = torch.arange(len(x)).chunk(math.ceil(len(x) / _ROWS_AT_ONCE))
         read = _club if method == "club" else _l1out
         found = [read(self.log_density_matrix(x[rows], y[rows])) for rows in blocks]
-        return Reading(torch.cat([values for values, _ in found]), torch.cat([i for _, i in found]), math.inf)
+        values, influence = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return Reading(values, influence, math.inf, sum(all_pairs(len(rows)) for rows in blocks))
 
 
 def _club(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:

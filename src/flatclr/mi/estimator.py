@@ -9,14 +9,23 @@ from typing import Any
 import numpy as np
 
 from flatclr.checks import require_count, require_one_of
-from flatclr.mi.auto import choose
+from flatclr.mi.auto import ASKED, Choice, Run, choose
 from flatclr.mi.copula import FAMILIES
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
 from flatclr.mi.inputs import as_rows, inspect, require_same_rows
-from flatclr.mi.limits import Limits
+from flatclr.mi.limits import Limits, all_pairs
 from flatclr.mi.methods import VARIATIONAL
-from flatclr.mi.runners import DENSITY, NEIGHBOURS, Options, Outcome, run_copula, run_held_out, run_neighbours
+from flatclr.mi.runners import (
+    DENSITY,
+    NEIGHBOURS,
+    Options,
+    Outcome,
+    difference_error,
+    run_copula,
+    run_held_out,
+    run_neighbours,
+)
 from flatclr.mi.tasks import Array
 
 _FEW_ROWS = 500
@@ -36,8 +45,8 @@ METHODS: dict[str, str] = {
     "smile": "neither: DV with a clipped partition",
     "interpolated": "lower bound between InfoNCE and TUBA",
     "ba": "lower bound where y is one continuous column, else neither: conditional density",
-    "club": "upper bound as far as the learned conditional density is right",
-    "l1out": "upper bound as far as the learned conditional density is right",
+    "club": "neither: an upper bound if the learned conditional density were the true one",
+    "l1out": "neither: an upper bound if the learned conditional density were the true one",
     "ksg": "neither: nearest neighbours (KSG 1)",
     "ksg2": "neither: nearest neighbours (KSG 2)",
     "mixed_ksg": "neither: nearest neighbours for discrete-continuous mixtures",
@@ -66,6 +75,7 @@ class MIEstimate:
         plain = asdict(self)
         plain["limits"] = {
             "rows": self.limits.rows,
+            "negative_pairs": self.limits.negative_pairs,
             "distribution_free_nats": self.limits.distribution_free_nats,
             "mi_bound_nats": self.limits.mi_bound_nats,
             "nwj_variance": self.limits.nwj_variance,
@@ -119,21 +129,22 @@ def estimate(
     x_rows, y_rows = as_rows("x", x), as_rows("y", y)
     if given is None:
         require_same_rows(x=x_rows, y=y_rows)
-        return _estimate(x_rows, y_rows, method, options)
+        return _finished(*_choose(x_rows, y_rows, method, options))
     z_rows = as_rows("given", given)
     require_same_rows(x=x_rows, y=y_rows, given=z_rows)
-    both = _estimate(x_rows, np.hstack([y_rows, z_rows]), method, options)
-    alone = _estimate(x_rows, z_rows, both.method, options)  # one method, so that its errors may cancel
+    choice, warnings = _choose(x_rows, np.hstack([y_rows, z_rows]), method, options)
+    # one method for both terms, so that its errors may cancel
+    part, part_warnings = _choose(x_rows, z_rows, method, options, run=choice.again)
+    both, alone = _finished(choice, warnings), _finished(part, part_warnings)
     nats = both.nats - alone.nats
     return replace(
         both,
         nats=nats,
-        # of terms as good as independent; they share their rows, so this is on the safe side
-        standard_error=math.hypot(both.standard_error, alone.standard_error),
+        standard_error=difference_error(choice.outcome, part.outcome),
         kind="neither",
         limits=replace(both.limits, nats=nats),
-        warnings=(*both.warnings, *(w for w in alone.warnings if w not in both.warnings)),
-        reason=f"I(x; [y, z]) = {both.nats:.3f} ({both.method}) less I(x; z) = {alone.nats:.3f} ({alone.method}).",
+        warnings=tuple(dict.fromkeys((*both.warnings, *alone.warnings))),
+        reason=f"I(x; [y, z]) = {both.nats:.3f} less I(x; z) = {alone.nats:.3f}, by {both.method}: {choice.reason}",
     )
 
 
@@ -144,12 +155,14 @@ def _require_scipy() -> None:
         raise ImportError('flatclr.mi needs scipy, got no such module; pip install "flatclr[mi]".') from error
 
 
-def _estimate(x: Array, y: Array, method: str, options: Options) -> MIEstimate:
+def _choose(x: Array, y: Array, method: str, options: Options, *, run: Run | None = None) -> tuple[Choice, list[str]]:
+    """The outcome on these rows and what is odd about them; `run`, if given, is used in place of the method."""
     x_seen, y_seen = inspect("x", x), inspect("y", y)
     x, y = x_seen.rows, y_seen.rows
     warnings = [*x_seen.warnings, *y_seen.warnings]
     if 0 in (x.shape[1], y.shape[1]):
-        return _finished(Outcome(0.0, 0.0, "neither", len(x)), method, "a constant variable shares nothing.", warnings)
+        nothing = Outcome(0.0, "neither", len(x), np.zeros(0), all_pairs(len(x)))
+        return Choice(nothing, method, "a constant variable shares nothing.", lambda x, y: nothing), warnings
     if _shared_column(x, y):
         warnings.append("x and y have a column in common; their information is unlimited unless it is discrete.")
     if len(x) < max(_FEW_ROWS, _ROWS_PER_COLUMN * (x.shape[1] + y.shape[1])):
@@ -158,10 +171,11 @@ def _estimate(x: Array, y: Array, method: str, options: Options) -> MIEstimate:
         warnings.append(f"{LARGEST_ROWS} of {len(x)} rows were drawn: more cost much and tell little.")
         drawn = np.random.default_rng(options.seed).choice(len(x), LARGEST_ROWS, replace=False)
         x, y = x[drawn], y[drawn]
-    if method == "auto":
-        choice = choose(x, y, discrete=x_seen.discrete or y_seen.discrete, options=options)
-        return _finished(choice.outcome, choice.method, choice.reason, warnings)
-    return _finished(_run(method, x, y, options), method, "asked for.", warnings)
+    if run is None and method == "auto":
+        tied, discrete = x_seen.tied or y_seen.tied, x_seen.discrete or y_seen.discrete
+        return choose(x, y, tied=tied, discrete=discrete, options=options), warnings
+    run = run or (lambda x, y: _run(method, x, y, options))
+    return Choice(run(x, y), method, ASKED, run), warnings
 
 
 def _run(method: str, x: Array, y: Array, options: Options) -> Outcome:
@@ -172,8 +186,11 @@ def _run(method: str, x: Array, y: Array, options: Options) -> Outcome:
     return run_held_out(method, x, y, options)
 
 
-def _finished(outcome: Outcome, method: str, reason: str, warnings: list[str]) -> MIEstimate:
-    limits = Limits(outcome.nats, outcome.ceiling_nats, outcome.rows)
+def _finished(choice: Choice, warnings: list[str]) -> MIEstimate:
+    outcome = choice.outcome
+    limits = Limits(
+        outcome.nats, outcome.ceiling_nats, outcome.rows, outcome.negative_pairs, ceiling_hides=outcome.ceiling_hides
+    )
     kind = outcome.kind
     if kind == "lower" and outcome.nats > limits.distribution_free_nats:
         kind = "neither"
@@ -183,10 +200,10 @@ def _finished(outcome: Outcome, method: str, reason: str, warnings: list[str]) -
         standard_error=outcome.standard_error,
         ceiling_nats=outcome.ceiling_nats,
         kind=kind,
-        method=method,
+        method=choice.method,
         warnings=(*warnings, *outcome.warnings, *limits.warnings()),
         curve=outcome.curve,
-        reason=reason,
+        reason=choice.reason,
         limits=limits,
     )
 

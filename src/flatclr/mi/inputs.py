@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -13,23 +14,30 @@ import torch
 from flatclr.mi.tasks import Array
 
 FEWEST_ROWS = 50
-_TIED_SHARE = 0.05  # of rows that share their value, above which a column counts as discrete
+_NUMPY_ERRORS = (ValueError, OSError, BadZipFile)
+_NUMERIC = "fiub"  # kinds of NumPy's types
+_KINDS = {"M": "dates", "m": "durations", "c": "complex numbers"}
+_ENCODE = "encode text as numbers first."
+_ADVICE = {
+    "M": "turn dates into numbers first, e.g. days since the first.",
+    "m": "turn durations into numbers first, e.g. seconds.",
+    "c": "pass real and imaginary parts as columns.",
+}
+_TIED_SHARE = 0.05  # of rows that share their value, above which a column counts as discrete or rounded
+_FEW_LEVELS = 50
+_ATOM_SHARE = 0.05  # of rows that have one and the same value
 
 
 def as_rows(name: str, value: Any) -> Array:
     """[N, d] in float64; a vector is one column."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()  # NumPy knows no bfloat16
     elif type(value).__module__.split(".")[0] == "pandas":
-        text = [str(c) for c in getattr(value, "columns", [value.name if hasattr(value, "name") else name])]
-        kinds = list(value.dtypes) if hasattr(value, "columns") else [value.dtype]
-        bad = [c for c, kind in zip(text, kinds, strict=True) if not _is_numeric(kind)]
-        if bad:
-            raise TypeError(f"{name} must have numeric columns, got text in {bad[0]!r}; encode it as numbers first.")
-        value = value.to_numpy(dtype=float)
+        value = _from_pandas(name, value)
     rows = np.asarray(value)
-    if rows.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numeric, got {rows.dtype}; encode text as numbers first.")
+    if rows.dtype.kind not in _NUMERIC:
+        raise TypeError(f"{name} must be numeric, got {rows.dtype}; {_ADVICE.get(rows.dtype.kind, _ENCODE)}")
     if rows.ndim == 1:
         rows = rows[:, None]
     if rows.ndim != 2 or rows.shape[1] == 0:
@@ -44,8 +52,17 @@ def as_rows(name: str, value: Any) -> Array:
     return rows
 
 
-def _is_numeric(kind: Any) -> bool:
-    return getattr(kind, "kind", "O") in "fiub"
+def _from_pandas(name: str, value: Any) -> Array:
+    """A frame or series without its labels; missing values become NaN."""
+    frame = value if hasattr(value, "columns") else value.to_frame(name if value.name is None else value.name)
+    for column, dtype in zip(frame.columns, frame.dtypes, strict=True):
+        kind = getattr(dtype, "kind", "O")
+        if kind not in _NUMERIC:
+            found = _KINDS.get(kind, "text")
+            advice = _ADVICE.get(kind, _ENCODE)
+            raise TypeError(f"{name} must have numeric columns, got {found} in {str(column)!r}; {advice}")
+    rows: Array = frame.to_numpy(dtype=float, na_value=np.nan)
+    return rows
 
 
 def require_same_rows(**variables: Array) -> None:
@@ -65,7 +82,8 @@ class Inspected:
     """Columns that carry something, and what is odd about them."""
 
     rows: Array
-    discrete: bool
+    tied: bool
+    discrete: bool  # tied, and by more than rounding
     warnings: tuple[str, ...]
 
 
@@ -83,12 +101,37 @@ def inspect(name: str, rows: Array) -> Inspected:
     tied = sum(is_tied(column) for column in rows.T)
     if tied:
         warnings.append(f"{name} has {tied} discrete or tied column(s); methods for continuous data may misread.")
-    return Inspected(rows, tied > 0, tuple(warnings))
+    return Inspected(rows, tied > 0, any(is_discrete(column) for column in rows.T), tuple(warnings))
 
 
 def is_tied(column: Array) -> bool:
-    """Whether so many rows share their value that the column counts as discrete."""
+    """Whether many rows share their value: the column is discrete, or continuous but rounded."""
     return tied_share(column) > _TIED_SHARE
+
+
+def is_discrete(column: Array) -> bool:
+    """Whether a tied column has few levels, or a level that many rows are at, as rounding alone does not make them.
+
+    >>> rows = np.random.default_rng(0).normal(size=2000)
+    >>> is_discrete(np.round(rows, 2)), is_discrete(np.round(rows)), is_discrete(np.maximum(rows, 0))
+    (False, True, True)
+    """
+    _, counts = np.unique(column, return_counts=True)
+    return is_tied(column) and bool(len(counts) <= _FEW_LEVELS or counts.max() > _ATOM_SHARE * len(column))
+
+
+def dithered(rows: Array, rng: np.random.Generator) -> Array:
+    """Tied columns moved at random towards their next level: no information is lost, as the level can still be read.
+
+    >>> dithered(np.array([[0.0], [0.0], [1.0], [1.0]]), np.random.default_rng(0)).round(1).tolist()
+    [[0.6], [0.3], [1.0], [1.0]]
+    """
+    columns = []
+    for column in rows.T:
+        levels, numbers = np.unique(column, return_inverse=True)
+        gaps = np.diff(levels, append=2 * levels[-1] - levels[-2])
+        columns.append(column + is_tied(column) * rng.uniform(size=len(column)) * gaps[numbers])
+    return np.stack(columns, axis=1)
 
 
 def _one_of_each_order(rows: Array) -> list[int]:
@@ -123,11 +166,13 @@ def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str
         case ".npz":
             return _from_npz(path, columns)
         case ".npy":
-            matrix = as_rows(path.name, np.load(path, allow_pickle=False))
+            matrix = as_rows(path.name, _load(path))
             names = [str(i) for i in range(matrix.shape[1])]
             return {n: matrix[:, _positions(c, names, path)] for n, c in _required(columns, path).items()}
         case ".csv" | ".parquet" | ".pq":
             frame = _read_frame(path)
+            if len(frame) == 0:
+                raise ValueError(f"{path.name} must have rows below its header, got none; check how it was written.")
             names = [str(c) for c in frame.columns]
             return {
                 n: as_rows(n, frame.iloc[:, _positions(c, names, path)]) for n, c in _required(columns, path).items()
@@ -140,7 +185,30 @@ def _read_frame(path: Path) -> Any:
         import pandas as pd
     except ImportError as error:
         raise ImportError(f'{path.name} needs pandas, got no such module; pip install "flatclr[mi]".') from error
-    return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    kind = path.suffix.lower().lstrip(".")
+    try:
+        return pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
+    except (ValueError, OSError, NotImplementedError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path.name} must be a {kind} table, got what is none ({said}); write it again.") from error
+
+
+def _load(path: Path) -> Any:
+    """The array of an .npy file or the open archive of an .npz file."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except _NUMPY_ERRORS as error:
+        raise _not_numpys(path) from error
+    if isinstance(found, np.ndarray) != (path.suffix.lower() == ".npy"):
+        raise ValueError(f"{path.name} must hold what its name says, got the other of .npy and .npz; rename it.")
+    return found
+
+
+def _not_numpys(path: Path) -> ValueError:
+    return ValueError(
+        f"{path.name} must hold plain arrays as numpy.save and numpy.savez write them, got something else; write it "
+        "again."
+    )
 
 
 def _required(columns: Mapping[str, Sequence[str]], path: Path) -> dict[str, Sequence[str]]:
@@ -163,7 +231,7 @@ def _positions(wanted: Sequence[str], names: list[str], path: Path) -> list[int]
 
 
 def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as arrays:
+    with _load(path) as arrays:
         named = {name: columns.get(name) or [name] for name in ("x", "y")}
         if columns.get("given") or "given" in arrays:
             named["given"] = columns.get("given") or ["given"]
@@ -174,5 +242,12 @@ def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Arr
                     raise ValueError(
                         f"{path.name} must hold an array {key!r}, got {', '.join(arrays)}; name others with --x, --y."
                     )
-            found[variable] = np.hstack([as_rows(key, arrays[key]) for key in keys])
+            found[variable] = np.hstack([as_rows(key, _member(arrays, key, path)) for key in keys])
         return found
+
+
+def _member(arrays: Mapping[str, Any], key: str, path: Path) -> Any:
+    try:
+        return arrays[key]
+    except _NUMPY_ERRORS as error:
+        raise _not_numpys(path) from error

@@ -12,14 +12,16 @@ _NEAR = 0.9  # of a ceiling
 class Limits:
     """The limits of one estimate in nats.
 
-    >>> limits = Limits(nats=2.0, ceiling_nats=4.85, rows=1000)
-    >>> round(limits.distribution_free_nats, 2), round(limits.mi_bound_nats, 2), round(limits.nwj_variance, 4)
-    (6.91, 18.82, 0.0064)
+    >>> limits = Limits(nats=2.0, ceiling_nats=4.85, rows=1000, negative_pairs=1000 * 127)
+    >>> round(limits.distribution_free_nats, 2), round(limits.mi_bound_nats, 2), round(limits.nwj_variance, 6)
+    (6.91, 18.82, 5e-05)
     """
 
     nats: float  # the estimate
     ceiling_nats: float  # of the method: log K, log of the pool; infinite where there is none
     rows: int  # the value was read from
+    negative_pairs: int  # it averages over, or could: all pairs of its rows
+    ceiling_hides: bool = True  # False: the information itself cannot be larger, as with an entropy
 
     @property
     def distribution_free_nats(self) -> float:
@@ -31,18 +33,24 @@ class Limits:
 
     @property
     def nwj_variance(self) -> float:
-        """The least variance the NWJ family must have at this information, with as many negative pairs as rows."""
-        return nwj_least_variance(max(self.nats, 0.0), self.rows)
+        """The least variance the NWJ family must have at this information with these negative pairs."""
+        return nwj_least_variance(max(self.nats, 0.0), self.negative_pairs)
 
     def warnings(self) -> list[str]:
         found = []
+        hiding = self.ceiling_nats if self.ceiling_hides else math.inf
         for name, ceiling in (
-            (f"the method's ceiling of {self.ceiling_nats:.2f} nats", self.ceiling_nats),
+            (f"the method's ceiling of {hiding:.2f} nats", hiding),
             (f"ln N = {self.distribution_free_nats:.2f} nats of {self.rows} rows", self.distribution_free_nats),
         ):
             if self.nats > _NEAR * ceiling:
                 found.append(f"the estimate is within 10 % of {name}; the true value may be larger.")
         return found
+
+
+def all_pairs(rows: int) -> int:
+    """N (N - 1): each row's x with every other row's y."""
+    return rows * (rows - 1)
 
 
 def info_nce_ceiling_nats(negatives: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from flatclr.contrast import stats_from_scores
+from flatclr.contrast import ContrastStats, stats_from_scores
 from flatclr.mi import bounds
 from flatclr.mi.critics import Cosine, Critic, network, start_at_zero
 from flatclr.mi.pool import Pool, clipped_means, score_pool
@@ -33,6 +33,7 @@ class Reading:
     values: Tensor  # their mean is the estimate in nats
     influence: Tensor  # per independent unit (row or batch); its spread gives the standard error
     ceiling_nats: float
+    negative_pairs: int  # averaged over
 
     @property
     def nats(self) -> float:
@@ -74,7 +75,7 @@ class InfoNCE(Method):
         # a row's y also stands in the other rows' denominators, in shares that average to one
         denominators = torch.logaddexp(stats.positive, stats.negative_logsumexp) - stats.ceiling_nats
         shares = score_pool(self.critic, x, y, row_shift=-denominators).column_logsumexp - math.log(stats.negatives)
-        return Reading(values, values - shares.exp(), stats.ceiling_nats)
+        return Reading(values, values - shares.exp(), stats.ceiling_nats, _pairs(stats))
 
     def validate(self, x: Tensor, y: Tensor) -> float:
         return float(score_pool(self.critic, x, y).stats.mi_nats)
@@ -115,7 +116,7 @@ class DV(Method):
 
     def read(self, x: Tensor, y: Tensor) -> Reading:
         pool = score_pool(self.critic, x, y)
-        return Reading(bounds.dv(pool.stats), pool.influence(), math.inf)
+        return Reading(bounds.dv(pool.stats), pool.influence(), math.inf, _pairs(pool.stats))
 
 
 class Mine(DV):
@@ -140,8 +141,7 @@ class NWJ(Method):
         return -bounds.nwj(stats_from_scores(self.critic(x, y) + 1)).mean()
 
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        return Reading(bounds.tuba(pool.stats, 0.0), _unnormalised(pool), math.inf)
+        return _unnormalised(score_pool(self.critic, x, y))
 
 
 class TUBA(Method):
@@ -162,7 +162,7 @@ class TUBA(Method):
     @torch.no_grad()
     def read(self, x: Tensor, y: Tensor) -> Reading:
         pool = score_pool(self.critic, x, y, row_shift=-self._baseline(x).double())
-        return Reading(bounds.tuba(pool.stats, 0.0), _unnormalised(pool), math.inf)
+        return _unnormalised(pool)
 
 
 class FLO(Method):
@@ -186,7 +186,7 @@ class FLO(Method):
         values = bounds.flo(stats, u)
         weighted = score_pool(self.critic, x, y, row_shift=-u - stats.positive)  # a row's y as the others' negative
         columns = (weighted.column_logsumexp - math.log(stats.negatives)).exp()
-        return Reading(values, values - columns, math.inf)
+        return Reading(values, values - columns, math.inf, _pairs(stats))
 
 
 class JS(Method):
@@ -195,18 +195,17 @@ class JS(Method):
         return bounds.js_loss(scores.diagonal(), _off_diagonal(scores)).mean()
 
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        return Reading(bounds.js(pool.stats), _unnormalised(pool), math.inf)
+        return _unnormalised(score_pool(self.critic, x, y))
 
 
 class Smile(JS):
     kind = "neither"
 
     def read(self, x: Tensor, y: Tensor) -> Reading:
-        positive = score_pool(self.critic, x, y).stats.positive
+        stats = score_pool(self.critic, x, y).stats
         rows, columns = clipped_means(self.critic, x, y, SMILE_CLIP)
-        influence = positive - (rows + columns) / rows.mean()
-        return Reading(bounds.smile(positive, rows.mean().log()), influence, math.inf)
+        influence = stats.positive - (rows + columns) / rows.mean()
+        return Reading(bounds.smile(stats.positive, rows.mean().log()), influence, math.inf, _pairs(stats))
 
     def validate(self, x: Tensor, y: Tensor) -> float:
         return float(bounds.dv(score_pool(self.critic, x, y).stats).mean())
@@ -237,7 +236,8 @@ class Interpolated(Method):
             self._in_batches(x[kept], y[kept])[0].mean() for kept in (group % groups != g for g in range(groups))
         ]
         influence = groups * values.mean() - (groups - 1) * torch.stack(left_out)
-        return Reading(values, influence, bounds.interpolated_ceiling_nats(size, INTERPOLATION))
+        ceiling = bounds.interpolated_ceiling_nats(size, INTERPOLATION)
+        return Reading(values, influence, ceiling, len(values) * (size - 1))
 
     def validate(self, x: Tensor, y: Tensor) -> float:
         with torch.no_grad():
@@ -264,8 +264,14 @@ VARIATIONAL: dict[str, type[Method]] = {
 }
 
 
-def _unnormalised(pool: Pool) -> Tensor:
-    return pool.influence(pool.stats.log_partition.exp())
+def _unnormalised(pool: Pool) -> Reading:
+    """1 + E_p f - E_q e^f of scores that estimate log r."""
+    influence = pool.influence(pool.stats.log_partition.exp())
+    return Reading(bounds.js(pool.stats), influence, math.inf, _pairs(pool.stats))
+
+
+def _pairs(stats: ContrastStats) -> int:
+    return len(stats.positive) * stats.negatives
 
 
 def _off_diagonal(scores_KK: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from flatclr.mi.critics import Critic, make_critic
 from flatclr.mi.density import Conditional, gaussian_entropy_nats
 from flatclr.mi.fit import Curve, FitSettings, as_tensor, fit
 from flatclr.mi.inputs import is_tied
+from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.methods import VARIATIONAL, Method, Reading
 from flatclr.mi.splits import Rows, Split, splits
@@ -45,35 +46,59 @@ class Outcome:
     """A value in nats and how it came about."""
 
     nats: float
-    standard_error: float
     kind: str
     rows: int
+    influence: Array  # of each row (or group of rows) on the value; none where the value is certain
+    negative_pairs: int
+    second_order: float = 0.0  # a deviation that `influence` does not show
+    rows_interact: bool = False  # a row's term depends on its neighbours', so that differences of terms say too little
     ceiling_nats: float = math.inf
+    ceiling_hides: bool = True  # False: the information itself cannot be larger
     curve: Curve = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def standard_error(self) -> float:
+        if len(self.influence) == 0:
+            return 0.0
+        return math.hypot(float(self.influence.std(ddof=1)) / math.sqrt(len(self.influence)), self.second_order)
+
+
+def difference_error(whole: Outcome, part: Outcome) -> float:
+    """Standard error of whole - part, both of the same rows, one's variables among the other's.
+
+    Row by row, as what two terms share cancels. The second orders belong to chi-squares of which the part's is
+    contained in the whole's: their difference is again one. Where rows interact, the error is that of independent
+    terms, which is on the safe side.
+    """
+    if whole.rows_interact:
+        return math.hypot(whole.standard_error, part.standard_error)
+    remaining = max(whole.second_order**2 - part.second_order**2, 0.0)
+    influence = whole.influence - part.influence if len(part.influence) else whole.influence
+    return replace(whole, influence=influence, second_order=math.sqrt(remaining)).standard_error
 
 
 def run_neighbours(name: str, x: Array, y: Array, options: Options) -> Outcome:
     """A nearest-neighbour estimator on normal scores."""
     terms = NEIGHBOURS[name](RankNormal.fit(x)(x), RankNormal.fit(y)(y), options.k)
-    return Outcome(max(float(terms.mean()), 0.0), float(terms.std() / math.sqrt(len(terms))), "neither", len(x))
+    nats = max(float(terms.mean()), 0.0)
+    return Outcome(nats, "neither", len(x), terms, all_pairs(len(x)), rows_interact=True)
 
 
 def run_copula(name: str, x: Array, y: Array) -> Outcome:
     """The plug-in value of a copula family fitted to all rows."""
-    copula = FAMILIES[name](x, y)
-    return Outcome(copula.plug_in_nats, copula_standard_error(copula, x, y), "neither", len(x))
+    return plug_in(FAMILIES[name](x, y), x, y)
 
 
-def copula_standard_error(copula: Copula, x: Array, y: Array) -> float:
-    """The plug-in's standard error where the family is right.
+def plug_in(copula: Copula, x: Array, y: Array) -> Outcome:
+    """The plug-in value of a copula that was fitted to these rows, with the error it has where the family is right.
 
     First order: the spread of the log ratio over sqrt(N). Second order, all there is where x and y share nothing: N
     times the plug-in is then half a chi-square of d_x d_y degrees, whose deviation is sqrt(d_x d_y / 2).
     """
     ratio = replace(copula, correlation=copula.plain_correlation).log_ratio(*copula.scores(x, y))
     second_order = math.sqrt(x.shape[1] * y.shape[1] / 2) / len(ratio)
-    return math.hypot(float(ratio.std()) / math.sqrt(len(ratio)), second_order)
+    return Outcome(copula.plug_in_nats, "neither", len(x), ratio, all_pairs(len(x)), second_order)
 
 
 def run_held_out(name: str, x: Array, y: Array, options: Options) -> Outcome:
@@ -86,9 +111,10 @@ def run_held_out(name: str, x: Array, y: Array, options: Options) -> Outcome:
         return outcomes[0]
     return Outcome(
         nats=float(np.mean([o.nats for o in outcomes])),
-        standard_error=float(np.sqrt(np.mean([o.standard_error**2 for o in outcomes]) / len(outcomes))),
         kind=outcomes[0].kind,
         rows=len(x),
+        influence=np.concatenate([o.influence - o.influence.mean() for o in outcomes]),
+        negative_pairs=sum(o.negative_pairs for o in outcomes),
         ceiling_nats=min(o.ceiling_nats for o in outcomes),
         curve=outcomes[0].curve,
         warnings=tuple(dict.fromkeys(w for o in outcomes for w in o.warnings)),
@@ -148,11 +174,14 @@ def _run_density(name: str, x: Array, y: Array, split: Split, options: Options) 
     if name == "ba":  # H(y) is known of one continuous column's normal scores; else only an upper limit of it is
         known = y.shape[1] == 1 and not is_tied(y[:, 0])
         return outcome_of(evaluation, validation, "lower" if known else "neither", curve)
-    outcome = outcome_of(evaluation, validation, "upper", curve)
-    return replace(outcome, warnings=(*outcome.warnings, "an upper bound only if the learned q(y | x) is right."))
+    outcome = outcome_of(evaluation, validation, "neither", curve)  # a learned q is never known to be the true one
+    warning = "it would be an upper bound if the learned q(y | x) were the true one; a wrong q can also read low."
+    return replace(outcome, warnings=(*outcome.warnings, warning))
 
 
-def outcome_of(evaluation: Reading, validation: Reading, kind: str, curve: Curve) -> Outcome:
+def outcome_of(
+    evaluation: Reading, validation: Reading, kind: str, curve: Curve, *, ceiling_hides: bool = True
+) -> Outcome:
     """The evaluation's value; the validation's only says whether they agree."""
     spread = math.hypot(evaluation.standard_error, validation.standard_error)
     warnings = []
@@ -163,10 +192,12 @@ def outcome_of(evaluation: Reading, validation: Reading, kind: str, curve: Curve
         )
     return Outcome(
         nats=evaluation.nats,
-        standard_error=evaluation.standard_error,
         kind=kind,
         rows=len(evaluation.values),
+        influence=evaluation.influence.double().numpy(),
+        negative_pairs=evaluation.negative_pairs,
         ceiling_nats=evaluation.ceiling_nats,
+        ceiling_hides=ceiling_hides,
         curve=curve,
         warnings=tuple(warnings),
     )

@@ -252,6 +252,100 @@ def turned(rows_Nd: Array, i: int, j: int, angle_N: Array) -> Array:
     return out
 
 
+def sheared(task: Task, strength: float = 1.0) -> Task:
+    """Every second coordinate moved by a sine of the one before it: no map of single coordinates undoes that."""
+
+    def shear(v: Array) -> Array:
+        out = v.copy()
+        moved = out[:, 1::2]
+        moved += strength * np.sin(2 * v[:, 0::2][:, : moved.shape[1]])
+        return out
+
+    return mapped(task, "sheared", x=shear, y=shear)
+
+
+def rotated(task: Task, seed: int = 0) -> Task:
+    """x and y each turned by an orthogonal matrix drawn with this seed."""
+    turn_x, turn_y = _random_rotations(task, seed)
+    return mapped(task, "rotated", x=lambda v: v @ turn_x, y=lambda v: v @ turn_y)
+
+
+def stirred(task: Task, seed: int = 0) -> Task:
+    """Rotated, each coordinate stretched by sign(v) |v|^1.5, and rotated again."""
+    stretched = half_cube(replace(rotated(task, seed), name=task.name))
+    return replace(rotated(stretched, seed + 1), name=f"stirred {task.name}")
+
+
+def sign_mixture(dim: int, correlation: float = 0.9) -> Task:
+    """Pairs of normals that correlate by +rho or by -rho, as an unseen fair coin for each pair decides."""
+    require_number("correlation", correlation, above=-1, below=1)
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        x, noise = rng.standard_normal((2, n, dim))
+        signs = rng.choice((-1.0, 1.0), size=(n, dim))
+        return x, signs * correlation * x + math.sqrt(1 - correlation**2) * noise
+
+    return Task(f"sign mixture {dim}", dim * _sign_mixture_nats(correlation), dim, dim, draw)
+
+
+def _sign_mixture_nats(correlation: float) -> float:
+    """E log(r_+ / 2 + r_- / 2), r the Gaussian density ratio of either sign: by symmetry under r_+ alone."""
+    grid = np.linspace(-9, 9, 1201)
+    x, noise = np.meshgrid(grid, grid)
+    y = correlation * x + math.sqrt(1 - correlation**2) * noise
+    rest = 1 - correlation**2
+    log_ratios = [(2 * rho * x * y - rho**2 * (x**2 + y**2)) / (2 * rest) for rho in (correlation, -correlation)]
+    mixed = np.logaddexp(*log_ratios) - math.log(2) - math.log(rest) / 2
+    weights = np.exp(-(x**2 + noise**2) / 2)
+    return float((weights * mixed).sum() / weights.sum())
+
+
+def circular(dim: int, noise: float = 0.25) -> Task:
+    """x uniform on the circle [0, 1), y = x + uniform on [-noise, noise] around it: -ln(2 noise) a coordinate."""
+    require_number("noise", noise, above=0, below=0.5)
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        x = rng.uniform(size=(n, dim))
+        return x, (x + rng.uniform(-noise, noise, size=(n, dim))) % 1.0
+
+    return Task(f"circular {dim}", -dim * math.log(2 * noise), dim, dim, draw)
+
+
+def folded(dim: int, noise: float = 0.3) -> Task:
+    """x uniform on [-1, 1], y = |x| + uniform on [-noise, noise]: that of `additive_uniform`, y knowing no signs."""
+
+    def draw(n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        x = rng.uniform(-1, 1, size=(n, dim))
+        return x, np.abs(x) + rng.uniform(-noise, noise, size=(n, dim))
+
+    return Task(f"folded {dim}", dim * additive_uniform(noise).mi_nats, dim, dim, draw)
+
+
+def unfamiliar_tasks() -> dict[str, Task]:
+    """Tasks that no copula family of the default estimator was made for, in other dimensions than it was tuned on."""
+    tasks = [
+        sheared(gaussian_pairs(4)),
+        sheared(gaussian_pairs(9)),
+        sheared(gaussian_dense(6)),
+        sheared(student(4, 4, 2)),
+        stirred(gaussian_pairs(4)),
+        stirred(gaussian_pairs(12)),
+        stirred(gaussian_dense(6)),
+        stirred(gaussian_pairs(30)),
+        rotated(spiral(gaussian_pairs(5))),
+        sign_mixture(1),
+        sign_mixture(3),
+        rotated(sign_mixture(4)),
+        circular(1),
+        circular(3),
+        rotated(circular(2)),
+        folded(1),
+        folded(3),
+        rotated(folded(2)),
+    ]
+    return {task.name: task for task in tasks}
+
+
 def tuning_tasks() -> dict[str, Task]:
     """What the default estimator was developed on."""
     pair = replace(gaussian_pairs(1, pairs=1, correlation=0.75), name="normal 1")
@@ -313,6 +407,11 @@ def benchmark_tasks() -> dict[str, Task]:
         zero_inflated_poisson(0.15),
     ]
     return {task.name: task for task in tasks}
+
+
+def _random_rotations(task: Task, seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [np.linalg.qr(rng.standard_normal((dim, dim)))[0] for dim in (task.dim_x, task.dim_y)]
 
 
 def _dispersion_pairs(dim: int, pairs: int, correlation: float) -> Array:
