@@ -164,7 +164,7 @@ def main() -> None:
     rows, failures = measure(quick(settings) if args.quick else settings)
     if rows:
         print(record.markdown(rows) + "\n")
-        print(", ".join(f"{k} {v}" for k, v in record.environment().items()))
+        print(", ".join(f"{k} {v}" for k, v in record.machine().items()))
     if failures:
         sys.exit("\n".join(failures))
     if args.out is not None or not args.quick:

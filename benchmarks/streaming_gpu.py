@@ -231,7 +231,7 @@ def main() -> None:
         decoded, trained = measure(quick(settings) if args.quick else settings)
     print(record.markdown(decoded) + "\n\n" + record.markdown(trained) + "\n")
     bounds = what_bounds(decoded, trained)
-    print("\n".join(bounds) + "\n\n" + ", ".join(f"{k} {v}" for k, v in record.environment().items()))
+    print("\n".join(bounds) + "\n\n" + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
     if args.out is not None or not args.quick:
         command = shlex.join(["python", "-m", "benchmarks.streaming_gpu", *sys.argv[1:]])
         rows = [*decoded, *trained, *({"bound": sentence} for sentence in bounds)]

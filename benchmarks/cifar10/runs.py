@@ -240,7 +240,7 @@ def evaluation_arguments(run: PlannedRun, site: Site) -> list[str]:
 
 @cache
 def _hardware(commit: str | None) -> dict[str, Any]:
-    found = record.environment()
+    found = record.machine()
     named = {name: value for name, value in found.items() if name in ("gpu", "cpu", "cores")}
     return {**named, "commit": commit or found["commit"]}
 

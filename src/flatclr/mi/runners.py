@@ -23,6 +23,7 @@ from flatclr.mi.splits import Rows, Split, splits
 from flatclr.mi.tasks import Array
 
 DENSITY = ("ba", "club", "l1out")
+NEIGHBOUR_COLUMNS = 10  # of both variables together; in more, neighbours are too far to tell anything
 NEIGHBOURS: dict[str, Callable[[Array, Array, int], Array]] = {
     "ksg": ksg.ksg_1,
     "ksg2": ksg.ksg_2,
@@ -174,9 +175,23 @@ def _run_density(name: str, x: Array, y: Array, split: Split, options: Options) 
     if name == "ba":  # H(y) is known of one continuous column's normal scores; else only an upper limit of it is
         known = y.shape[1] == 1 and not is_tied(y[:, 0])
         return outcome_of(evaluation, validation, "lower" if known else "neither", curve)
-    outcome = outcome_of(evaluation, validation, "neither", curve)  # a learned q is never known to be the true one
-    warning = "it would be an upper bound if the learned q(y | x) were the true one; a wrong q can also read low."
+    contradicted = _neighbours_see_more(evaluation, *parts.evaluation, options)
+    outcome = outcome_of(evaluation, validation, "neither" if contradicted else "upper", curve)
+    warning = (
+        "no upper bound: nearest neighbours find clearly more, so the learned q(y | x) is wrong."
+        if contradicted
+        else "an upper bound only if the learned q(y | x) is the true one; a wrong q can read low."
+    )
     return replace(outcome, warnings=(*outcome.warnings, warning))
+
+
+def _neighbours_see_more(upper: Reading, x: Tensor, y: Tensor, options: Options) -> bool:
+    """Whether an upper bound is clearly below what nearest neighbours, which read low, find on the same rows."""
+    if x.shape[1] + y.shape[1] > NEIGHBOUR_COLUMNS:
+        return False
+    terms = ksg.ksg_1(x.double().numpy(), y.double().numpy(), options.k)
+    error = math.hypot(float(terms.std(ddof=1)) / math.sqrt(len(terms)), upper.standard_error)
+    return bool(terms.mean() - upper.nats > 3 * error)
 
 
 def outcome_of(
