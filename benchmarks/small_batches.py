@@ -73,7 +73,7 @@ def measure(cell: Cell, runs: Path) -> dict[str, Any]:
         found = flatclr.evaluate(folder, protocol=["knn", "linear"], device="cpu")
         accuracies = {name: found[name].best.value for name in ("knn", "linear")}
         untrained = {name: found.random_beside(found[name]).best.value for name in ("knn", "linear")}  # type: ignore[union-attr]
-        last = [row for row in flatclr.runs.RunDirectory.open(folder).metrics() if row["kind"] == "log"][-1]
+        last = {name: value for row in flatclr.runs.RunDirectory.open(folder).metrics() for name, value in row.items()}
         gauges = {name: last[name] for name in ("ess", "saturation", "beta", "gradient_norm", "gradient_snr")}
         kept.write_text(json.dumps({**asdict(cell), **accuracies, **gauges, "untrained": untrained}))
     measured: dict[str, Any] = json.loads(kept.read_text())

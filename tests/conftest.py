@@ -1,14 +1,10 @@
 """Settings every test shares."""
 
-import importlib.util
 import os
 
 import hypothesis
 import pytest
 import torch
-
-if importlib.util.find_spec("triton") and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: before anything asks for the fused backend
 
 from flatclr import pairs
 from flatclr.kernels import tiled_torch

@@ -21,6 +21,7 @@ from tests.harness import CASES, PAIRINGS, Batch, Case
 from tests.test_contrast import LargestTensor
 
 pytest.importorskip("triton")
+
 from flatclr.kernels import fused_triton
 from flatclr.kernels.fused_triton import Tiling
 
@@ -370,3 +371,22 @@ def test_fused_values_agree_with_the_oracle() -> None:
         stats.negative_logsumexp.detach(), [oracles.logsumexp(row.negatives) for row in rows], rtol=1e-5
     )
     np.testing.assert_allclose(stats.ess, oracles.ess(rows), rtol=1e-5)
+
+
+def test_importing_the_package_loads_neither_triton_nor_a_compiler() -> None:
+    code = "import sys, flatclr; print([name for name in ('triton', 'torch._dynamo') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_where_a_kernel_cannot_be_launched_torch_is_used_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(device: torch.device) -> None:
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(fused_triton, "try_launch", no_compiler)
+    flatclr.kernels.fused_kernels_run.cache_clear()
+    with pytest.warns(UserWarning, match=r"Triton does not run on cpu \(no C compiler\)"):
+        assert not flatclr.kernels.fused_kernels_run(torch.device("cpu"))
+    monkeypatch.undo()
+    flatclr.kernels.fused_kernels_run.cache_clear()
+    assert flatclr.kernels.fused_kernels_run(torch.device("cpu"))  # interpreted

@@ -27,7 +27,7 @@ def log_row(step: int, **changed: Any) -> dict[str, Any]:
     row = {
         "step": step, "kind": "log", "loss": 3 / step, "mi_nats": 2.0 + step / 100, "ceiling_nats": 4.14,
         "ess": 0.3 - step / 1000, "ess_quantiles": [0.1, 0.25, 0.4 + step / 1000], "beta": 9.0 + step,
-        "alignment": 0.5, "uniformity": -2.0, "gradient_norm": 1.5, "gradient_snr": 0.3, "bad_steps": 0,
+        "alignment": 0.5, "uniformity": -2.0, "gradient_norm": 1.5, "bad_steps": 0,
         "beta_clamped": False, "collapsed": False, "data_wait_share": 0.2,
     }  # fmt: skip
     return row | changed
@@ -37,6 +37,7 @@ def evaluation_row(step: int, knn: float, **changed: Any) -> dict[str, Any]:
     row = {
         "step": step, "kind": "evaluation", "knn": knn, "effective_rank": 40.25, "pool_mi_nats": 3.125,
         "pool_mi_best_nats": 3.5, "pool_ceiling_nats": 8.07, "collision_rate": 0.1, "retrieval_at_1": 0.5,
+        "gradient_snr": 0.3,
     }  # fmt: skip
     return row | changed
 

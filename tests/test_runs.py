@@ -1,10 +1,12 @@
-"""What a run directory says about the machine it was made on."""
+"""Run directories, and what they say about the machine they were made on."""
 
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
 
 from flatclr import runs
 
@@ -42,3 +44,17 @@ def test_a_repository_above_an_installed_package_is_not_taken_for_its_own(
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "site-packages" / "flatclr" / "runs.py"))
 
     assert runs.machine()["commit"] == "unknown"
+
+
+def test_settings_that_cannot_be_written_leave_nothing(tmp_path: Path):
+    with pytest.raises(yaml.YAMLError):
+        runs.RunDirectory.create(tmp_path / "run", {"rate": np.float64(1.0)})
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_leads_nowhere_is_an_error_not_a_search(tmp_path: Path):
+    (tmp_path / "runs").symlink_to(tmp_path / "gone" / "away")
+
+    with pytest.raises(FileExistsError):
+        runs.new_directory(tmp_path / "runs" / "one")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import re
 import sys
 import tarfile
@@ -382,3 +383,10 @@ def test_of_runs_that_start_in_one_directory_one_gets_it(tmp_path: Path) -> None
         won = list(pool.map(create, range(24)))
     assert won.count(True) == 1
     assert RunDirectory(tmp_path).config() == {"number": won.index(True)}
+
+
+def test_image_files_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    write_pngs(tmp_path, 3)
+    source = files_in(tmp_path, BY_PROCESSES)
+    copy = pickle.loads(pickle.dumps(source))
+    assert torch.equal(copy.batch(torch.tensor([0])), source.batch(torch.tensor([0])))

@@ -138,6 +138,42 @@ def test_fewer_launches_give_the_same_numbers(dtype: torch.dtype | None) -> None
     assert found[1]["encoder.1.num_batches_tracked"] == 1
 
 
+class Unusual(nn.Module):
+    """Shared weights, a layer with a forward of its own, one that nothing reaches, and a frozen normalisation."""
+
+    class Centred(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, self.weight - self.weight.mean(1, keepdim=True), self.bias)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.centred, self.norm = self.Centred(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (self.norm(self.centred(self.second(self.first(x).relu()))),)
+
+
+def test_fewer_launches_leave_unusual_layers_as_they_are() -> None:
+    x, found = torch.randn(7, 6), []
+    for fewer in (False, True):
+        torch.manual_seed(0)
+        network = Unusual()
+        network.norm.eval()
+        call = FewerLaunches(network, torch.bfloat16) if fewer else network
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            (z,) = call(x)
+        z.square().sum().backward()
+        found.append((z, {n: p.grad for n, p in network.named_parameters()}, network.norm.num_batches_tracked))
+    (z, gradients, count), (again, same, count_again) = found
+    assert torch.equal(again, z)
+    assert count == count_again == 0
+    assert same["unused.weight"] is None
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(same[name], gradient, rtol=2e-2, atol=2e-2)  # sums in bfloat16 of shared weights
+
+
 def test_a_compiled_network_trains_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     plain, compiled = (train(config(tmp_path / str(c), 3, compile=c, eval_start=False)).path for c in (False, True))

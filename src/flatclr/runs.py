@@ -33,6 +33,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
         """A new directory; one that holds a run already, or just got one, is refused, so that nothing is lost."""
+        settings = yaml.safe_dump(dict(config), sort_keys=False).encode()
         path.mkdir(parents=True, exist_ok=True)
         try:
             (path / CONFIG).open("x").close()  # of several runs that start here at once, one gets it
@@ -43,8 +44,8 @@ class RunDirectory:
             ) from None
         run = cls(path)
         try:
-            replace_files({path / CONFIG: yaml.safe_dump(dict(config), sort_keys=False).encode()})
-        except OSError:
+            replace_files({path / CONFIG: settings})
+        except BaseException:
             (path / CONFIG).unlink()
             raise
         run.write_json(ENVIRONMENT, environment())
@@ -94,9 +95,10 @@ class RunDirectory:
 
 def new_directory(base: Path) -> Path:
     """The path itself, or the first of path-2, path-3, ... that nothing is at; made by this process and no other."""
+    base.parent.mkdir(parents=True, exist_ok=True)
     for path in (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in count(1)):
         with suppress(FileExistsError):
-            path.mkdir(parents=True)
+            path.mkdir()
             return path
     raise AssertionError("numbers do not end")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flatclr import distributed
 from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
-from flatclr.kernels import has_triton, tiled_torch, with_triton
+from flatclr.kernels import fused_kernels_run, tiled_torch, with_triton
 from flatclr.kernels.block import Block, Side
 from flatclr.kernels.phi import Phi
 from flatclr.kernels.tiled_torch import AnySums, Hardest, LogSumExp, MeanPhi, PhiSums, Ready, SumsT, start_sums
@@ -35,8 +35,9 @@ def prefers_fused(embeddings: Tensor) -> bool:
     In half precision on a GPU they were faster at every size that is streamed, from 1.7 times at 2,048 rows to 26 times
     at 65,536 (`results/loss_gpu.jsonl`); a graph of torch.compile they would break.
     """
-    is_half = embeddings.dtype in (torch.bfloat16, torch.float16)
-    return embeddings.is_cuda and is_half and has_triton() and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling() or embeddings.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return embeddings.is_cuda and fused_kernels_run(embeddings.device)
 
 
 def kernels_of(backend: str) -> Any:
@@ -48,18 +49,13 @@ def reduce_streamed(
     z_a: Tensor, z_b: Tensor, queue: Tensor | None, scale: float | Tensor, layout: Layout, phi: Phi | None
 ) -> tuple[Tensor, ...]:
     """(positive, log-sum-exp, their gap, ess) of all ranks' anchors or, given phi, (positive, mean of phi)."""
+    arguments = (z_a, z_b, queue, scale, layout, phi)
     outputs: tuple[Tensor, ...]
     if layout.backend == "triton":
-        outputs = _on_device(z_a, z_b, queue, scale, layout, phi)
+        outputs = kernels_of("triton").untraced_on_device(_Streamed.apply, *arguments)
     else:
-        outputs = _Streamed.apply(z_a, z_b, queue, scale, layout, phi)
+        outputs = _Streamed.apply(*arguments)
     return outputs
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # its graphs cannot hold the launches of these kernels
-def _on_device(z_a: Tensor, *others: Any) -> Any:
-    with torch.cuda.device_of(z_a):  # Triton launches on the current one; backward runs on that of its tensors
-        return _Streamed.apply(z_a, *others)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
@@ -106,6 +107,9 @@ class Decoders:
         self.processes = processes and workers > MOST_THREADS and bool(sys.executable)
         self._owner, self._lock = -1, threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Decoders, processes=self.processes), (self.workers,)  # whoever gets a copy hires its own workers
+
     def decode(self, files: Sequence[Openable], out_NCSS: Pixels) -> dict[int, str]:
         """Fill `out_NCSS` in order; returns what is wrong, by row."""
         starts = range(0, len(files), JOB)
@@ -175,14 +179,15 @@ class _Process:
             self.requests.flush()
             self.answers.readinto(out_NCSS.data.cast("B"))
             return {int(row): reason for row, reason in json.loads(self.answers.readline()).items()}
-        except (BrokenPipeError, ValueError) as error:
+        except (OSError, ValueError) as error:  # a dead pipe is EINVAL on Windows
+            self.child.kill()
             raise ChildProcessError(
                 f"a process that decodes images must stay alive, got exit code {self.child.wait()} within {JOB} images "
                 f"from {files[0].name}; set fewer workers if memory ran out."
             ) from error
 
     def close(self) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             self.requests.close()  # the end of its work
         self.answers.close()
         self.child.wait()

@@ -289,6 +289,12 @@ class FileImages:
         self._damaged: dict[int, str] = {}
         self._noting = Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_noting"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _noting=Lock())
+
     def __len__(self) -> int:
         return len(self.files)
 

@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from flatclr.checks import FLOAT_TYPES, require_count, require_number, require_one_of
-from flatclr.kernels import has_triton, with_triton
+from flatclr.kernels import fused_kernels_run, with_triton
 
 # Rec. 601 luma, what Pillow's "L" mode and the published recipes use
 LUMA = (0.299, 0.587, 0.114)
 
 # proposals for a crop box before the fallback, as in torchvision's RandomResizedCrop
 CROP_PROPOSALS = 10
+
+# how many times smaller a view in one launch may be: each of its pixels reads the square of twice that
+MOST_SHRINKING = 16
 
 
 @dataclass(frozen=True)
@@ -382,10 +385,11 @@ def gathered_views(
     _require_images(images, bytes_too=True)
     samples = len(images) if index is None else _indices(index, images)
     _require_parameters(parameters, images, samples, in_turn=True)
-    obstacle = _why_not_fused(images, config)
+    obstacle = _why_not_fused(images, size)
     if backend == "triton" and obstacle is not None:
         raise ValueError(f"backend='triton' must be given views that it knows, got {obstacle}; use backend='torch'.")
-    if backend == "triton" or (backend == "auto" and images.is_cuda and has_triton() and obstacle is None):
+    fits = backend == "auto" and images.is_cuda and obstacle is None
+    if backend == "triton" or (fits and fused_kernels_run(images.device)):
         return _fused_views(images, index, parameters, config, size, dtype)
     picked = images if index is None else images[index]
     views = apply_views(picked.repeat(len(parameters) // samples, 1, 1, 1), parameters, config, size=size)
@@ -393,11 +397,13 @@ def gathered_views(
     return views.to(dtype, memory_format=layout)
 
 
-def _why_not_fused(images: Tensor, config: ViewConfig) -> str | None:
+def _why_not_fused(images: Tensor, size: int | tuple[int, int] | None) -> str | None:
     if images.dtype not in (torch.uint8, torch.float32):
         return f"{images.dtype} images"
     if images.shape[1] not in (1, 3):
         return f"{images.shape[1]} channels"
+    if size is not None and max(images.shape[-2:]) > MOST_SHRINKING * min(_sides(size)):
+        return f"views of {size} pixels from images of {max(images.shape[-2:])}"
     return "images that need a gradient" if images.requires_grad else None
 
 

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from functools import cache
 from typing import Any
+
+import torch
 
 
 @cache
 def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def fused_kernels_run(device: torch.device) -> bool:
+    """Whether Triton can compile and launch on a CUDA device: it needs a C compiler, and to know the device."""
+    if not has_triton():
+        return False
+    try:
+        with_triton("fused_triton").try_launch(device)
+    except Exception as error:  # whatever its compiler raises, PyTorch's operations do the work
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"Triton does not run on {device} ({reason}); PyTorch's operations are used.", stacklevel=2)
+        return False
+    return True
 
 
 def with_triton(module: str) -> Any:

@@ -9,6 +9,7 @@ Shape suffixes: R rows, C columns, d features, Q quantities.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -106,6 +107,20 @@ def padded_features(d: int) -> int:
     if d > 2 * CHUNK:
         return -(-d // CHUNK) * CHUNK
     return max(16, 1 << (d - 1).bit_length())
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # its graphs cannot hold launches of these kernels
+def untraced_on_device(function: Callable[..., Any], z: Tensor, *others: Any) -> Any:
+    """function(z, *others), launching on the device of z; a backward pass runs on that of its tensors anyway."""
+    with torch.cuda.device_of(z):
+        return function(z, *others)
+
+
+def try_launch(device: torch.device) -> None:
+    """Raises whatever keeps a kernel from running there."""
+    z = torch.ones(1, 2, device=device)
+    with torch.cuda.device_of(z):
+        ready(z, z, 1.0, None, normalize=True, anchor_views=1, with_moment=False)
 
 
 def require_usable(embeddings: Tensor) -> None:

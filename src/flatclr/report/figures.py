@@ -156,6 +156,7 @@ PANELS = (
         "Norm of the mean gradient over the spread of single ones around it.",
         "gradient_snr",
         "ratio",
+        marker="o",
     ),
     _curve(
         "Alignment",

@@ -93,8 +93,8 @@ class TrainConfig:
         for name in ("views", "encoder_options", "objective_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise TypeError(f"{name} must be named values, got {getattr(self, name)!r}; for example {{width: 64}}.")
-        for name in ("eval_start", "graph", "compile"):
-            if not isinstance(getattr(self, name), bool | None):
+        for name in ("eval_start", "compile", *(() if self.graph is None else ("graph",))):
+            if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}; pass one of these.")
         for name in ("weight_decay", "warmup_epochs", "queue", "resident_gib"):
             require_number(name, getattr(self, name), above=-1e-12, advice="pass 0 or more.")
