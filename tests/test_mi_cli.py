@@ -233,3 +233,12 @@ def test_every_machine_and_commit_that_ran_a_part_is_named():
     lines = benchmark.provenance([{**row, "environment": {"commit": name}} for name in ("a", "b", "a")])
 
     assert lines[1:] == ["Measured with commit a.", "Measured with commit b."]
+
+
+def test_a_reason_is_shown_with_its_brackets_and_a_warning_with_its_methods(files: dict[str, Path]) -> None:
+    def shown(*arguments: str) -> str:
+        return CliRunner().invoke(cli.app, ["mi", str(files["csv"]), *arguments], catch_exceptions=False).stdout
+
+    of_both = shown("--x", "a,b", "--y", "c", "--method", "gaussian,l1out", "--fast")
+    assert "warning of l1out: an upper bound only if" in of_both
+    assert "I(x; [y, z]) = " in shown("--x", "a", "--y", "c", "--given", "b", "--fast")

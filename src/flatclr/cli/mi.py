@@ -131,10 +131,12 @@ def _show(results: dict[str, MIEstimate]) -> None:
     console.print(table)
     for asked, result in results.items():
         if result.reason != ASKED:
-            console.print(f"{asked}: {result.reason}", highlight=False)
+            console.print(f"{asked}: {result.reason}", markup=False, highlight=False)
     console.print(
         "ln N: about where any distribution-free lower bound from the N rows of the reading ends. NWJ variance: the "
         "least that the NWJ family has at such a value over the reading's pairs of rows."
     )
     for warning in dict.fromkeys(w for result in results.values() for w in result.warnings):
-        console.print(f"warning: {warning}", style="yellow")
+        warned = [asked for asked, result in results.items() if warning in result.warnings]
+        of = "" if len(warned) == len(results) else f" of {', '.join(warned)}"
+        console.print(f"warning{of}: {warning}", style="yellow", markup=False)
