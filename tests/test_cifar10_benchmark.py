@@ -56,6 +56,11 @@ def metric_rows(run: PlannedRun, knn: float) -> list[dict[str, Any]]:
     return rows
 
 
+def scores_around(value: float) -> dict[str, Score]:
+    shifted = {"top1": value, "top1_k10": value + 0.01}
+    return {name: Score(at, at - HALF_WIDTH, at + HALF_WIDTH) for name, at in shifted.items()}
+
+
 def leave_run(home: Path, run: PlannedRun, knn: float) -> None:
     """Keep a run directory as a run of this name would have left it."""
     folder = home.parent / "made" / run.name
@@ -80,7 +85,7 @@ def leave_run(home: Path, run: PlannedRun, knn: float) -> None:
     ]
     (folder / "clock.jsonl").write_text("".join(json.dumps(row) + "\n" for row in clock))
     found = [
-        Row(name, 1, "", "cifar10", "output", weights, "top1", {"top1": Score(at, at - HALF_WIDTH, at + HALF_WIDTH)})
+        Row(name, 1, "", "cifar10", "output", weights, "top1", scores_around(at))
         for name, shift in (("knn", 0.0), ("linear", 0.05))
         for weights, at in ((TRAINED, knn + shift), (RANDOM, 0.3 + shift))
         if name in run.protocols
@@ -320,7 +325,7 @@ def test_a_run_is_trained_and_measured_once(tmp_path: Path, monkeypatch: pytest.
     assert second.by_run == {run.name: "kept"}
     assert [process["does"] for process in found.processes] == ["train", "eval"]
     for protocol in run.protocols:
-        for score in (found.score(protocol), found.untrained(protocol)):
+        for score in (found.score(protocol), found.score(protocol, name="top1_k10"), found.untrained(protocol)):
             assert score is not None
             assert 0 <= score.low <= score.value <= score.high <= 1
 
@@ -496,7 +501,7 @@ def cell_of(values: list[float], *, batch: int = 32) -> summary.Cell:
     """A cell whose runs have these accuracies, and intervals of no width."""
 
     class Known(kept.KeptRun):
-        def score(self, protocol: str, weights: str = TRAINED) -> Score:
+        def score(self, protocol: str, weights: str = TRAINED, *, name: str | None = None) -> Score:
             value = float(self.path.name)
             return Score(value, value, value)
 
@@ -735,7 +740,7 @@ def test_where_the_protocols_disagree_on_the_batch_size_the_page_says_so(
         leave_run(tmp_path / "results", run, 0.7 + 0.002 * run.settings["seed"])
     batches = {run.name: run.batch for run in grid}
 
-    def score(self: kept.KeptRun, protocol: str, weights: str = TRAINED) -> Score:
+    def score(self: kept.KeptRun, protocol: str, weights: str = TRAINED, *, name: str | None = None) -> Score:
         value = 0.7 - 0.1 * (protocol == "knn" and batches[self.name] == 32) + 0.002 * self.config.seed
         return Score(value, value, value)
 
@@ -785,6 +790,7 @@ def test_minutes_to_a_goal_are_named_with_their_run(home: Path) -> None:
     text = page(home, "time_to_accuracy")
 
     assert table_row(text, "fast-e80-s0")[-2] != "not reached"
+    assert [cell[:4] for cell in table_row(text, "fast-e80-s0")[5:8]] == ["90.0", "95.0", "91.0"]
     assert "80 % by kNN took" in text
     assert "the shortest run that ends at or above it is fast-e60-s0" in text
     assert table_row(text, "screen-1-s0", "+ grayscale 0.1 instead of 0.2")[-1].startswith("70.0 [")

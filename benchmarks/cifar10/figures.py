@@ -69,7 +69,7 @@ def curves_figure(table: Sequence[Cell]) -> Figure:
     gauges = {
         "ess": "ESS",
         "saturation": "bound / ceiling",
-        "gradient_snr": "gradient SNR with its floor",
+        "gradient_snr": "gradient SNR",
         "pool_mi_best_nats": "pool MI, nats",
     }
     objectives = list(dict.fromkeys(cell.objective for cell in table))
@@ -86,7 +86,7 @@ def curves_figure(table: Sequence[Cell]) -> Figure:
                     mean = _mean_curve([run.metrics for run in cell.runs], name)
                     axes.plot(*_columns(mean), color=COLOURS[number], label=cell.objective, linewidth=1.2)
                 if name == "gradient_snr":
-                    axes.axhline(SNR_FLOOR, color=MUTED, linestyle="--", linewidth=1)
+                    axes.axhline(SNR_FLOOR, color=MUTED, linestyle="--", linewidth=1, label="SNR of noise alone")
                 axes.set_title(f"{label}, batch {batch}")
                 axes.set_xlabel("epoch")
         _legend_below(figure)

@@ -65,13 +65,14 @@ class KeptRun:
         """The processes it took, with commit and hardware."""
         return [row for row in self.clock if row["kind"] == "process"]
 
-    def score(self, protocol: str, weights: str = TRAINED) -> Score | None:
-        """Of the evaluation after training, on all images; None if it was not made."""
+    def score(self, protocol: str, weights: str = TRAINED, *, name: str | None = None) -> Score | None:
+        """Of the evaluation after training, on all images: the headline or another; None if it was not made."""
         path = self.path / EVALUATION
         rows = json.loads(gzip.decompress(path.read_bytes()))["rows"] if path.exists() else []
         for row in rows:
             if (row["protocol"], row["weights"]) == (protocol, weights):
-                return Score(**row["scores"][row["headline"]])
+                found = row["scores"].get(name or row["headline"])
+                return None if found is None else Score(**found)
         return None
 
     def untrained(self, protocol: str) -> Score | None:

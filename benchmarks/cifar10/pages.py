@@ -56,6 +56,7 @@ from benchmarks.cifar10.summary import (
 )
 from flatclr.evaluation.intervals import NORMAL, Score, wilson
 from flatclr.evaluation.knn import neighbours_for
+from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.files import replace_files
 from flatclr.plots import figure_bytes
 
@@ -414,7 +415,8 @@ def _snr(table: Sequence[Cell]) -> str | None:
     (least, low), (most, high) = (pick(found.items(), key=lambda item: item[1]) for pick in (min, max))
     return (
         f"Gradient SNR over the last quarter is between {low:.2f} ({least[0]}, batch {least[1]}) and {high:.2f} "
-        f"({most[0]}, batch {most[1]}), without its floor of {SNR_FLOOR:.2f}; eight batches tell little so near to it."
+        f"({most[0]}, batch {most[1]}), without the {SNR_FLOOR:.2f} of noise alone, with which the figure has "
+        "it; eight batches tell little so near to that."
     )
 
 
@@ -626,6 +628,8 @@ def speed_page(book: Book) -> Page:
         for protocol, name in figures.PROTOCOLS.items():
             score = None if there is None else there.score(protocol)
             row[f"{name} %"] = NOT_RUN if score is None else _bracketed(score)
+        ten = None if there is None else there.score("knn", name=TEN_NEIGHBOURS)
+        row["kNN %, 10 with equal votes"] = NOT_RUN if ten is None else _bracketed(ten)
         for goal in GOALS:
             reached = first_reaching(measured, goal)
             row[f"minutes to {100 * goal:.0f} % kNN"] = NOT_RUN if there is None else _minutes(reached)
