@@ -336,30 +336,31 @@ def _batch_differences(table: Sequence[Cell], judge: Judge, scale: Scale) -> lis
 
 def compared_batches(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
     """Whether InfoNCE has anything to lose from a small batch here, by every protocol."""
-    parts, verdicts = [], []
+    parts = []
+    verdicts: dict[str, list[str]] = {}
     for small, large in _batch_pairs(table, scale):
         gains = _gains(small, large, judge)
         if gains:
             parts.append(f"{small.objective} {_listed(gains)}")
-            verdicts.append(_batch_verdict(small.objective, gains, scale.large // scale.small))
+            verdicts.setdefault(_batch_verdict(gains, scale.large // scale.small), []).append(small.objective)
     if not parts:
         return None
-    return f"Points at batch {scale.small} less batch {scale.large}: {_and(parts)}. {' '.join(_sentences(verdicts))}"
+    told = " ".join(f"{verdict}: {_and(names)}." for verdict, names in verdicts.items())
+    return f"Points at batch {scale.small} less batch {scale.large}: {_and(parts)}. {told}"
 
 
-def _batch_verdict(name: str, gains: Mapping[str, Score], times_fewer: int) -> str | None:
+def _batch_verdict(gains: Mapping[str, Score], times_fewer: int) -> str:
     if any(math.isnan(gain.low) for gain in gains.values()):
-        return f"{name} has too few seeds to be compared with itself."
+        return "Too few seeds for a verdict"
     worse, level = ([p for p, gain in gains.items() if (gain.high < 0) is is_worse] for is_worse in (True, False))
     if not worse:
         return (
-            f"{name} is not shown to be worse at the small batch, which makes {times_fewer} times the updates: whether "
-            f"another objective saves a factor of {times_fewer} in batch size against it cannot be answered at this "
-            "length."
+            f"Not shown to be worse at the small batch, which makes {times_fewer} times the updates, so that whether "
+            f"another objective saves a factor of {times_fewer} in batch size cannot be answered at this length"
         )
     if level:
-        return f"{name} is worse at the small batch by {_and(worse)}, which {_and(level)} does not show."
-    return f"{name} is worse at the small batch by {_and(worse)}: another objective has something to win back."
+        return f"Worse at the small batch by {_and(worse)}, which {_and(level)} does not show"
+    return f"Worse at the small batch by {_and(worse)}, so that another objective has something to win back"
 
 
 def _flat_against_infonce(table: Sequence[Cell], batch: int, judge: Judge) -> str | None:
@@ -426,7 +427,7 @@ def _confounded(table: Sequence[Cell]) -> str:
     fixed = sorted({1 / {**NCE, **BETWEEN}[c.objective]["temperature"] for c in table if c.objective in INFONCE})
     if not betas:
         return ""
-    held = _and(f"{beta:.1f} at batch {batch}" for batch, beta in betas.items())
+    held = _and(f"{beta:.1f} at batch {batch}" for batch, beta in sorted(betas.items()))
     return (
         f" Nor can it tell objective from temperature: {CONTROLLED} settled at a beta of {held}, and InfoNCE ran at "
         f"{_and(f'{beta:g}' for beta in fixed)} only."
@@ -593,8 +594,8 @@ def divergence_page(book: Book) -> Page:
     ]
     text = (
         f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL with the Gaussian kernel; SimCLR is InfoNCE "
-        f"at temperature 0.5, from the grid. {_protocols(book.scale)} {_intervals(judge)} {GAUGES} They are taken "
-        "at the scale an objective trains with."
+        f"at temperature 0.5, from the grid. {_protocols(book.scale)} {_intervals(judge)} {GAUGES} ESS, bound "
+        "and beta are taken at the scale an objective trains with."
     )
     rows = [_cell_row(cell, spread) for cell in table]
     shown = {"f_divergences": figures.objectives_figure(scores)} if sum(map(bool, scores.values())) > 1 else {}
@@ -683,11 +684,15 @@ def _reached(found: Mapping[str, Sequence[Time]], goal: float) -> str | None:
         return f"No run reached {100 * goal:.0f} % by kNN along the way; the highest was {100 * best:.1f} %."
     name = min(reached, key=lambda run: reached[run].wall)
     ends = {name: time for name, measured in found.items() if (time := ending_at(measured, goal)) is not None}
-    says = f"{100 * goal:.0f} % by kNN took {_minutes(reached[name])} minutes, by {name}"
+    says = f"{100 * goal:.0f} % by kNN took {_spoken(reached[name])}, by {name}"
     if not ends:
         return f"{says}; no run ends there."
     shortest = min(ends, key=lambda run: ends[run].wall)
-    return f"{says}; the shortest run that ends at or above it is {shortest}, of {_minutes(ends[shortest])} minutes."
+    return f"{says}; the shortest run that ends at or above it is {shortest}, of {_spoken(ends[shortest])}."
+
+
+def _spoken(time: Time) -> str:
+    return f"{time.wall / 60:.1f} minutes on the wall ({time.training / 60:.1f} without evaluations)"
 
 
 def accuracy(cell: Cell, protocol: str, spread: Spread) -> str:

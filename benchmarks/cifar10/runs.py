@@ -25,7 +25,7 @@ from benchmarks.cifar10.plan import SHARING, PlannedRun, Scale
 from flatclr.checks import require_count
 from flatclr.runs import CONFIG
 
-PROCESS_SECONDS = 30.0  # to start, and to measure at the end
+PROCESS_SECONDS = 45.0  # to start (20 to 30), and to measure at the end (15)
 GRACE_SECONDS = 15.0  # between asking a process to stop and killing it
 REPORT_SECONDS = 30.0
 LOCK = "lock"
