@@ -8,6 +8,7 @@ import io
 import json
 import math
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -29,11 +30,13 @@ from benchmarks.cifar10.plan import FULL, NCE, SIMCLR, STAGES, TINY, PlannedRun,
 from flatclr.cli.main import app
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row
-from flatclr.training.config import TrainConfig
+from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.instruments import signal_to_noise
 
 ALL = planned(list(STAGES), FULL, FULL.starting_rates)
 TINY_GRID = planned(["grid"], TINY, TINY.starting_rates)
 HALF_WIDTH = 0.008  # of the synthetic intervals over test images
+EVALUATION_SECONDS = 0.5
 
 
 def names(items: list[PlannedRun]) -> list[str]:
@@ -42,7 +45,7 @@ def names(items: list[PlannedRun]) -> list[str]:
 
 def metric_rows(run: PlannedRun, knn: float) -> list[dict[str, Any]]:
     """Accuracy and pool MI grow together over eight evaluations; the batch's MI stays where it is."""
-    steps, every = run.settings["steps"], max(1, math.ceil(run.settings["steps"] / 8))
+    steps, every = run.steps, max(1, math.ceil(run.steps / 8))
     rows: list[dict[str, Any]] = []
     for step in [*range(every, steps, every), steps]:
         common = {"step": step, "epoch": 20 * step / steps}
@@ -51,6 +54,11 @@ def metric_rows(run: PlannedRun, knn: float) -> list[dict[str, Any]]:
         grown = knn * (0.5 + 0.5 * step / steps)
         rows.append({**common, "kind": "evaluation", "knn": grown, "pool_mi_best_nats": 10 * grown})
     return rows
+
+
+def scores_around(value: float) -> dict[str, Score]:
+    shifted = {"top1": value, "top1_k10": value + 0.01}
+    return {name: Score(at, at - HALF_WIDTH, at + HALF_WIDTH) for name, at in shifted.items()}
 
 
 def leave_run(home: Path, run: PlannedRun, knn: float) -> None:
@@ -71,12 +79,13 @@ def leave_run(home: Path, run: PlannedRun, knn: float) -> None:
         "cores": 16,
         "commit": "c0ffee",
     }
+    lasts = {"log": 0.0, "evaluation": EVALUATION_SECONDS}
     clock = [{**began, "seconds": 0.0}] + [
-        {"kind": row["kind"], "step": row["step"], "seconds": 10.0 + row["step"]} for row in rows
+        {"kind": row["kind"], "step": row["step"], "seconds": 10.0 + row["step"] + lasts[row["kind"]]} for row in rows
     ]
     (folder / "clock.jsonl").write_text("".join(json.dumps(row) + "\n" for row in clock))
     found = [
-        Row(name, 1, "", "cifar10", "output", weights, "top1", {"top1": Score(at, at - HALF_WIDTH, at + HALF_WIDTH)})
+        Row(name, 1, "", "cifar10", "output", weights, "top1", scores_around(at))
         for name, shift in (("knn", 0.0), ("linear", 0.05))
         for weights, at in ((TRAINED, knn + shift), (RANDOM, 0.3 + shift))
         if name in run.protocols
@@ -92,7 +101,7 @@ def leave_rates(home: Path, best: Mapping[int, float]) -> None:
 
 
 def accuracy_where_small_batches_hurt_info_nce(run: PlannedRun) -> float:
-    loses = 0.1 if run.settings["objective"] == "infonce" and run.settings["batch_size"] < 256 else 0.0
+    loses = 0.1 if run.config().objective == "infonce" and run.batch < 256 else 0.0
     return float(0.7 - loses + 0.002 * run.settings["seed"] + 0.2 * (run.stage == "fast"))
 
 
@@ -152,25 +161,74 @@ def test_equal_updates_stop_the_small_batch_where_the_large_one_ends() -> None:
 
 def test_every_run_of_the_common_length_is_evaluated_twelve_times() -> None:
     for run in ALL:
-        if run.stage not in ("lr", "fast", "equal-updates"):
-            steps, every = run.settings["steps"], run.settings["eval_every"]
-            assert math.ceil(steps / every) == 12
-            assert every % run.settings["log_every"] == 0
+        if run.stage in ("grid", "ess", "fdiv", "tau", "grid-more", "fdiv-more"):
+            assert math.ceil(run.steps / run.settings["eval_every"]) == 12
+
+
+def test_every_evaluation_follows_the_log_of_its_step() -> None:
+    """Its seconds are counted from there."""
+    for run in ALL:
+        config = run.config()
+        assert config.eval_every % config.log_every == 0 or config.eval_every >= run.steps
 
 
 def test_learning_rates_are_measured_once_at_the_end() -> None:
     for run in ALL:
-        if run.stage == "lr":
-            assert run.settings["eval_every"] >= run.settings["steps"]
+        if run.held_out:
+            assert run.settings["eval_every"] >= run.steps
 
 
 def test_learning_rates_are_chosen_without_the_test_images() -> None:
-    assert all(run.held_out and not run.protocols for run in ALL if run.stage == "lr")
-    assert not any(run.held_out for run in ALL if run.stage != "lr")
+    chosen_on = {run.stage for run in ALL if run.held_out and not run.protocols}
+
+    assert chosen_on == {"lr", "lr-flat", "screen"}
+    assert not any(run.held_out for run in ALL if run.stage not in chosen_on)
+
+
+def test_the_shipped_recipe_is_one_of_those_measured() -> None:
+    recipe = RECIPES["cifar10-fast"]()
+    candidates = [run.config() for run in ALL if run.stage == "fast"]
+
+    for config in candidates:
+        named = {"epochs": config.epochs, "learning_rate": config.learning_rate}
+        assert config == recipe.changed(**named, seed=0)
+    assert recipe in candidates
+
+
+def test_fast_runs_warm_up_for_about_a_fiftieth_and_let_all_images_vote() -> None:
+    for config in (run.config() for run in ALL if run.stage in ("fast", "screen")):
+        assert plan.FAST_WARMUP_SHARE / 2 < config.warmup_epochs / config.epochs < 1.5 * plan.FAST_WARMUP_SHARE
+        assert config.eval_samples >= FULL.images
+
+
+def test_the_screen_goes_from_the_recipe_cifar10_to_the_fast_one_step_by_step() -> None:
+    plain, fast = RECIPES["cifar10"](), RECIPES["cifar10-fast"]()
+    configs = [run.config() for run in ALL if run.stage == "screen"]
+
+    assert [(c.views, c.head_width, c.encoder_options) for c in configs] == [
+        (plain.views, plain.head_width, {}),
+        (fast.views, plain.head_width, {}),
+        (fast.views, fast.head_width, {}),
+        (fast.views, fast.head_width, {"zero_init_gain": True}),
+    ]
+
+
+def test_what_is_kept_is_as_planned_and_gives_the_rate_of_the_recipe() -> None:
+    found = kept.kept_runs(kept.HOME)
+    rates = kept.measured_rates(found, FULL)
+
+    assert rates is not None
+    plan_of = {run.name: run for run in planned(list(STAGES), FULL, rates)}
+    assert [kept.planned_otherwise(found[name].config, plan_of[name]) for name in found] == [""] * len(found)
+    for name in ("cifar10", "cifar10-infonce"):
+        recipe = RECIPES[name]()
+        assert recipe.learning_rate == rates[recipe.batch_size]
 
 
 @pytest.mark.parametrize(
-    "run", [*ALL[::7], *planned(["fdiv"], TINY, TINY.starting_rates)[-2:]], ids=lambda run: run.name
+    "run",
+    [*ALL[::7], *planned(["screen"], FULL, {}), *planned(["fdiv"], TINY, TINY.starting_rates)[-2:]],
+    ids=lambda run: run.name,
 )
 def test_the_command_line_gives_the_planned_config(run: PlannedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[TrainConfig] = []
@@ -266,7 +324,7 @@ def test_a_run_is_trained_and_measured_once(tmp_path: Path, monkeypatch: pytest.
     assert second.by_run == {run.name: "kept"}
     assert [process["does"] for process in found.processes] == ["train", "eval"]
     for protocol in run.protocols:
-        for score in (found.score(protocol), found.untrained(protocol)):
+        for score in (found.score(protocol), found.score(protocol, name="top1_k10"), found.untrained(protocol)):
             assert score is not None
             assert 0 <= score.low <= score.value <= score.high <= 1
 
@@ -366,6 +424,43 @@ def test_kept_runs_of_another_plan_are_not_taken_for_this_one(tmp_path: Path) ->
     assert outcome.by_run[run.name].startswith("failed: planned with learning_rate 0.5 (was 0.03); remove")
 
 
+def test_a_second_command_is_refused_while_the_first_has_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--plan", "tiny", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+
+    with runs.alone_in(tmp_path / "runs"):
+        assert command.main(["run", *places, "--stage", "lr"]) == 2
+
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert f"{tmp_path / 'runs'} must be used by one command at a time, got a second" in told[0]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]
+
+
+def test_the_lock_ends_with_the_last_process_that_was_started_under_it(tmp_path: Path) -> None:
+    with runs.alone_in(tmp_path):
+        left_behind = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        with pytest.raises(ValueError, match="one command at a time"), runs.alone_in(tmp_path):
+            pass
+    finally:
+        left_behind.kill()
+        left_behind.wait()
+    with runs.alone_in(tmp_path):
+        pass
+
+
+def test_a_process_notes_whether_it_shares_the_gpu_by_the_service_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+
+    assert not runs.has_multi_process_service()
+    (tmp_path / "control").touch()
+    assert runs.has_multi_process_service()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -405,7 +500,7 @@ def cell_of(values: list[float], *, batch: int = 32) -> summary.Cell:
     """A cell whose runs have these accuracies, and intervals of no width."""
 
     class Known(kept.KeptRun):
-        def score(self, protocol: str, weights: str = TRAINED) -> Score:
+        def score(self, protocol: str, weights: str = TRAINED, *, name: str | None = None) -> Score:
             value = float(self.path.name)
             return Score(value, value, value)
 
@@ -436,6 +531,43 @@ def test_the_mean_of_a_cell_has_the_interval_of_the_t_test() -> None:
     )
 
 
+def test_differences_that_are_read_together_have_intervals_that_hold_together() -> None:
+    one, other, third = (cell_of(values) for values in ([0.71, 0.72], [0.69, 0.70], [0.65, 0.68]))
+    spread = {name: summary.pooled_spread([one, other, third], name) for name in ("knn", "linear")}
+    judge = summary.Judge.over([(one, other), (one, third), (other, cell_of([]))], spread)
+    rng = np.random.default_rng(0)
+    deviation, seeds, freedom = 1.0, 2, spread["knn"].freedom
+    means = rng.normal(size=(4000, 8, 2)) * deviation / math.sqrt(seeds)
+    found = deviation * np.sqrt(rng.chisquare(freedom, size=4000) / freedom)
+    half = summary.Spread(1.0, freedom).half_width(seeds, seeds, comparisons=8)
+
+    assert judge.comparisons == 4
+    single, together = (judge_of.difference(one, other, "knn") for judge_of in (summary.Judge(spread, 1), judge))
+    assert single is not None
+    assert together is not None
+    assert together.low < single.low < single.high < together.high
+    wrong = (np.abs(means[..., 0] - means[..., 1]).max(1) > half * found).mean()
+    assert wrong <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000)
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.3, 1.0])
+def test_signal_to_noise_loses_its_floor(truth: float) -> None:
+    rng, size = torch.Generator().manual_seed(0), 2000
+    signal = torch.zeros(size)
+    signal[0] = truth * math.sqrt(size)  # noise has a norm of about sqrt(size)
+    drawn = [signal_to_noise(signal + torch.randn(8, size, generator=rng)) for _ in range(60)]
+    run: Any = SimpleNamespace(logs=[{"step": 1}], metrics=[{"step": 1, "gradient_snr": value} for value in drawn])
+
+    found = summary.signal_to_noise([run])
+
+    assert found is not None
+    assert found**2 == pytest.approx(truth**2, abs=0.005 + 0.02 * truth)
+    if truth == 0:
+        assert statistics.fmean(value for value in drawn if value is not None) == pytest.approx(
+            summary.SNR_FLOOR, rel=0.01
+        )
+
+
 def test_one_seed_gives_no_interval_of_a_difference() -> None:
     one, other = cell_of([0.7]), cell_of([0.6])
 
@@ -453,7 +585,7 @@ def random_checkpoints(copies: int = 1) -> list[summary.Checkpoint]:
         start = rng.normal()
         for _ in range(4):
             x, y, noise = start + rng.normal(size=3)
-            points += copies * [summary.Checkpoint(str(run), "InfoNCE", 32, False, y, x, noise)]
+            points += copies * [summary.Checkpoint(str(run), f"objective {run}", 32, 1, 2, y, x, noise)]
     return points
 
 
@@ -477,30 +609,63 @@ def test_more_checkpoints_of_the_same_runs_do_not_narrow_the_interval_of_a_corre
     assert (often.pearson.low, often.pearson.high) == pytest.approx((once.pearson.low, once.pearson.high))
 
 
-def test_minutes_are_those_of_the_logged_rate_and_of_the_clock(tmp_path: Path) -> None:
+def test_few_cells_give_a_correlation_without_an_interval() -> None:
+    points = [replace(point, objective="one") for point in random_checkpoints()]
+
+    found = summary.correlation(points, "pool_mi_nats")
+
+    assert found is not None
+    assert found.runs == 12
+    assert math.isfinite(found.pearson.value)
+    assert math.isnan(found.pearson.low)
+    assert summary.correlation(points[:8], "pool_mi_nats") is None
+
+
+def test_what_correlates_by_time_alone_does_not_at_equal_epochs() -> None:
+    rng = np.random.default_rng(0)
+    points = [
+        summary.Checkpoint(str(run), f"objective {run}", 32, number, 12, *(number + rng.normal(size=3)))
+        for run in range(16)
+        for number in range(1, 13)
+    ]
+    all_, equal = (summary.correlation(group, "pool_mi_nats") for group in (points, summary.at_equal_epochs(points)))
+
+    assert all_ is not None
+    assert equal is not None
+    assert all_.pearson.low > 0.85
+    assert abs(equal.pearson.value) < 3 / math.sqrt(len(points))
+    assert equal.points == len(points)
+
+
+def test_minutes_are_those_of_the_clock_with_and_without_evaluations(tmp_path: Path) -> None:
     run = planned(["fast"], FULL, FULL.starting_rates)[0]
     leave_run(tmp_path / "results", run, 0.9)
     found = summary.times(kept.kept_runs(tmp_path / "results")[run.name])
 
-    steps = run.settings["steps"]
-    assert found[-1].training == pytest.approx(steps * 512 / 1000.0)
-    assert found[-1].wall == 10.0 + steps
+    assert found[-1].wall == 10.0 + run.steps + EVALUATION_SECONDS
+    assert found[-1].training == pytest.approx(found[-1].wall - 8 * EVALUATION_SECONDS)
     reached = summary.first_reaching(found, 0.80)
     assert reached is not None
     assert reached == next(time for time in found if 0.9 * (0.5 + 0.5 * time.epoch / 20) >= 0.80)
     assert summary.first_reaching(found, 0.95) is None
+    assert summary.ending_at(found, 0.80) == found[-1]
+    assert summary.ending_at([*found[:-1], replace(found[-1], knn=0.79)], 0.80) is None
 
 
-def test_the_wall_counts_what_a_stopped_process_spent(tmp_path: Path) -> None:
+def test_the_wall_counts_what_a_stopped_process_spent() -> None:
     rows = [
         {"kind": "process", "does": "train", "seconds": 0.0},
+        {"kind": "log", "step": 5, "seconds": 18.0},
         {"kind": "evaluation", "step": 5, "seconds": 20.0},
         {"kind": "log", "step": 7, "seconds": 30.0},
         {"kind": "process", "does": "train", "seconds": 0.0},
+        {"kind": "log", "step": 10, "seconds": 11.0},
         {"kind": "evaluation", "step": 10, "seconds": 12.0},
+        {"kind": "process", "does": "eval", "seconds": 0.0},
+        {"kind": "row", "seconds": 15.0},
     ]
 
-    assert summary._walls(rows) == {5: 20.0, 10: 42.0}
+    assert summary._spent(rows) == {5: (20.0, 2.0), 10: (42.0, 3.0)}
 
 
 def test_every_page_has_its_figures_its_command_and_its_hardware(home: Path) -> None:
@@ -521,6 +686,20 @@ def test_the_page_of_rates_says_what_was_chosen_and_the_rule(home: Path) -> None
     assert table_row(text, "32", "0.06")[-1] == "chosen"
     assert "rate(B) = 0.06 (B / 32)^0.67" in text
     assert "end of the range" not in text
+    assert "fit powers from 0.7 to 0.7" in text  # of the rates here, one is clearly best at each batch
+    assert "the 20 nearest by cosine" in text
+    assert """--set 'data="held-out.npz"'""" in text
+    assert table_row(text, "256", "0.12") != table_row(text[text.index("around these rates") :], "256", "0.12")
+
+
+def test_rates_that_are_not_told_apart_leave_the_power_open() -> None:
+    scores = {0.03: Score(0.52, 0.51, 0.53), 0.06: Score(0.53, 0.52, 0.54), 0.12: Score(0.50, 0.49, 0.51)}
+
+    told = pages._rate_rule({32: 0.06, 256: 0.06}, {32: scores, 256: scores})
+
+    assert pages._alike(scores, 0.06) == [0.03]
+    assert told is not None
+    assert "fit powers from -0.3 to 0.3" in told
 
 
 def test_the_page_of_batches_begins_with_info_nce_against_itself(home: Path) -> None:
@@ -531,8 +710,11 @@ def test_the_page_of_batches_begins_with_info_nce_against_itself(home: Path) -> 
     assert first[2].startswith("60.1 ± 0.1 [")
     assert first[3].startswith("70.1 ± 0.1 [")
     assert first[4].startswith("-10.0 [-10.")
-    assert "is worse than itself at batch 256" in text
+    assert f"by kNN and linear, so that another objective has something to win back: {SIMCLR}, InfoNCE" in text
     assert "cannot be answered" not in text
+    assert "the 200 nearest by cosine voting with weight exp(cosine / 0.07) among all 50,000 training images" in text
+    assert "the bound cannot pass about 0.46 of its ceiling at batch 32" in text
+    assert "InfoNCE ran at 2, 5 and 10 only" in text
     between = next(line for line in text.splitlines() if "Points between batches" in line)
     assert "FlatNCE, ESS 0.25 at batch 32 less InfoNCE, temperature" in between
     assert between.count("by kNN, not told apart") == between.count("by linear") == 1
@@ -543,9 +725,27 @@ def test_where_info_nce_loses_nothing_the_page_says_that_the_question_stays_open
         leave_run(tmp_path / "results", run, 0.7 + 0.002 * run.settings["seed"])
     book = pages.Book(FULL, kept.kept_runs(tmp_path / "results"))
 
-    assert "whether another objective saves a factor of 8 in batch size cannot be answered at this length" in (
-        pages.batch_page(book).text
-    )
+    text = pages.batch_page(book).text
+    assert "Not shown to be worse at the small batch, which makes 8 times the updates" in text
+    assert f"saves a factor of 8 in batch size cannot be answered at this length: {SIMCLR} and InfoNCE" in text
+
+
+def test_where_the_protocols_disagree_on_the_batch_size_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = planned(["grid"], FULL, FULL.starting_rates)
+    for run in grid:
+        leave_run(tmp_path / "results", run, 0.7 + 0.002 * run.settings["seed"])
+    batches = {run.name: run.batch for run in grid}
+
+    def score(self: kept.KeptRun, protocol: str, weights: str = TRAINED, *, name: str | None = None) -> Score:
+        value = 0.7 - 0.1 * (protocol == "knn" and batches[self.name] == 32) + 0.002 * self.config.seed
+        return Score(value, value, value)
+
+    monkeypatch.setattr(kept.KeptRun, "score", score)
+    text = pages.batch_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
+
+    assert f"Worse at the small batch by kNN, which linear does not show: {SIMCLR} and InfoNCE" in text
 
 
 def test_one_seed_of_each_gives_no_verdict(tmp_path: Path) -> None:
@@ -554,9 +754,10 @@ def test_one_seed_of_each_gives_no_verdict(tmp_path: Path) -> None:
             leave_run(tmp_path / "results", run, accuracy_where_small_batches_hurt_info_nce(run))
     text = pages.batch_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
 
-    assert "has too few seeds to be compared with itself at batch 256" in text
+    assert f"Too few seeds for a verdict: {SIMCLR} and InfoNCE" in text
     assert "cannot be answered" not in text
-    assert "is worse than" not in text
+    assert "Worse at" not in text
+    assert "seeds for each cell: 1;" in text
 
 
 def test_the_sweep_shares_its_middle_with_the_grid_and_judges_the_literature(home: Path) -> None:
@@ -586,8 +787,11 @@ def test_every_divergence_stands_beside_simclr(home: Path) -> None:
 def test_minutes_to_a_goal_are_named_with_their_run(home: Path) -> None:
     text = page(home, "time_to_accuracy")
 
-    assert table_row(text, "fast-b512-e100-s0")[-2] != "not reached"
+    assert table_row(text, "fast-e80-s0")[-2] != "not reached"
+    assert [cell[:4] for cell in table_row(text, "fast-e80-s0")[5:8]] == ["90.0", "95.0", "91.0"]
     assert "80 % by kNN took" in text
+    assert "the shortest run that ends at or above it is fast-e60-s0" in text
+    assert table_row(text, "screen-1-s0", "+ grayscale 0.1 instead of 0.2")[-1].startswith("70.0 [")
 
 
 def test_what_was_not_run_is_said_to_be_so(tmp_path: Path) -> None:

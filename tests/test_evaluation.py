@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 import flatclr
@@ -106,6 +108,30 @@ def test_easy_classes_are_told_apart(everything: Evaluation) -> None:
     confusion = np.array(everything["linear"].confusion)
     assert confusion.sum() == 90
     assert np.trace(confusion) / 90 == pytest.approx(everything["linear"].scores["top1"].value)
+
+
+def test_rows_say_which_test_images_were_told_right(everything: Evaluation) -> None:
+    for protocol in ("knn", "linear", "finetune"):
+        row = everything[protocol]
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(row.correct), np.uint8))
+        assert not bits[90:].any()
+        assert bits[:90].mean() == pytest.approx(row.scores["top1"].value)
+    assert everything["semi"].correct == ""
+
+
+def test_ten_neighbours_with_equal_votes_are_those_of_scikit_learn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (300, 1, 6, 6), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(300) % 4
+    images[:, 0, 0] = (60 * labels[:, None]).to(torch.uint8)
+    parts = [ResidentImages(images[part], labels[part], name="noisy") for part in (slice(0, 200), slice(200, 300))]
+
+    found = flatclr.evaluate(lambda x: x.flatten(1), Dataset("noisy", *parts), "knn")
+
+    train, test = (part.images.flatten(1).double().numpy() for part in parts)
+    known = KNeighborsClassifier(10, metric="cosine").fit(train, labels[:200]).score(test, labels[200:])
+    assert 0.3 < known < 0.95
+    assert found["knn"].scores["top1_k10"].value == pytest.approx(known)
 
 
 @pytest.mark.parametrize("training", [True, False])

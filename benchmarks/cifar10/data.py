@@ -15,8 +15,14 @@ from flatclr.data.sources import Dataset, ResidentImages, open_dataset
 HELD_OUT, TINY_IMAGES = "held-out.npz", "tiny.npz"
 
 
+def require_images(scale: Scale, data_dir: Path | None) -> None:
+    """Data that are missing are missed before anything is written."""
+    if scale is FULL:
+        open_dataset("cifar10", data_dir=data_dir, download=False)
+
+
 def prepare(scale: Scale, runs: Path, data_dir: Path | None, *, held_out: bool) -> None:
-    """Write the files that `places` names, unless they are there; data that are missing are missed before any run."""
+    """Write the files that `places` names, unless they are there."""
     if scale is not FULL and not (runs / TINY_IMAGES).exists():
         train, test = _resident(open_dataset())
         _save(runs / TINY_IMAGES, _some(train, scale.images), _some(test, scale.images))

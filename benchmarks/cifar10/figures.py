@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cifar10.plan import family
-from benchmarks.cifar10.summary import Cell, Checkpoint, Spread, Time, mean_accuracy
+from benchmarks.cifar10.summary import SNR_FLOOR, Cell, Checkpoint, Spread, Time, mean_accuracy
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
 
@@ -85,18 +85,20 @@ def curves_figure(table: Sequence[Cell]) -> Figure:
                     number = objectives.index(cell.objective)
                     mean = _mean_curve([run.metrics for run in cell.runs], name)
                     axes.plot(*_columns(mean), color=COLOURS[number], label=cell.objective, linewidth=1.2)
+                if name == "gradient_snr":
+                    axes.axhline(SNR_FLOOR, color=MUTED, linestyle="--", linewidth=1, label="SNR of noise alone")
                 axes.set_title(f"{label}, batch {batch}")
                 axes.set_xlabel("epoch")
         _legend_below(figure)
         return figure
 
 
-def targets_figure(accuracies: Mapping[str, Mapping[float, Score]]) -> Figure:
+def targets_figure(accuracies: Mapping[str, Mapping[float, Score]], recommended: tuple[float, float]) -> Figure:
     """Accuracy by the target at which the ESS was held; what the literature recommends is shaded."""
     with figure_style():
         figure = new_figure(4.6, 3.2)
         axes = figure.add_subplot()
-        axes.axvspan(0.2, 0.4, color=MUTED, alpha=0.15, linewidth=0, label="best in the literature")
+        axes.axvspan(*recommended, color=MUTED, alpha=0.15, linewidth=0, label="best in the literature")
         for (protocol, by_target), marker in zip(accuracies.items(), MARKERS, strict=False):
             if by_target:
                 label = PROTOCOLS[protocol]
@@ -168,18 +170,16 @@ def objectives_figure(accuracies: Mapping[str, Mapping[str, Score]]) -> Figure:
 
 
 def speed_figure(found: Mapping[str, Sequence[Time]], goals: Sequence[float]) -> Figure:
-    """kNN accuracy by minutes of training."""
+    """kNN accuracy by minutes on the wall."""
     with figure_style():
         figure = new_figure(5.4, 3.4)
         axes = figure.add_subplot()
         for name, marker in zip(found, MARKERS, strict=False):
-            axes.plot(
-                [t.training / 60 for t in found[name]], [100 * t.knn for t in found[name]], f"{marker}-", label=name
-            )
+            axes.plot([t.wall / 60 for t in found[name]], [100 * t.knn for t in found[name]], f"{marker}-", label=name)
         for goal in goals:
             axes.axhline(100 * goal, color=MUTED, linestyle="--", linewidth=1)
         axes.set_xlim(left=0)
-        axes.set_xlabel("minutes of training")
+        axes.set_xlabel("minutes since the command was given")
         axes.set_ylabel("kNN, % of the test images")
         axes.set_title("Time to accuracy")
         axes.legend()

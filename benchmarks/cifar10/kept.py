@@ -22,7 +22,7 @@ from flatclr.training.config import TrainConfig
 
 HOME = record.RESULTS / "cifar10"
 RUNS, CLOCK, EVALUATION, ENCODER = "runs", "clock.jsonl", "evaluation.json.gz", "encoder.safetensors"
-PLACES = ("data", "data_dir", "out")  # differ from machine to machine
+INCIDENTAL = ("data", "data_dir", "out", "checkpoint_every")  # change from machine to machine, and no result
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,14 @@ class KeptRun:
         """The processes it took, with commit and hardware."""
         return [row for row in self.clock if row["kind"] == "process"]
 
-    def score(self, protocol: str, weights: str = TRAINED) -> Score | None:
-        """Of the evaluation after training, on all images; None if it was not made."""
+    def score(self, protocol: str, weights: str = TRAINED, *, name: str | None = None) -> Score | None:
+        """Of the evaluation after training, on all images: the headline or another; None if it was not made."""
         path = self.path / EVALUATION
         rows = json.loads(gzip.decompress(path.read_bytes()))["rows"] if path.exists() else []
         for row in rows:
             if (row["protocol"], row["weights"]) == (protocol, weights):
-                return Score(**row["scores"][row["headline"]])
+                found = row["scores"].get(name or row["headline"])
+                return None if found is None else Score(**found)
         return None
 
     def untrained(self, protocol: str) -> Score | None:
@@ -81,7 +82,7 @@ class KeptRun:
 def kept_runs(home: Path) -> dict[str, KeptRun]:
     """All of them by name."""
     folder = home / RUNS
-    return {path.name: KeptRun(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    return {path.parent.name: KeptRun(path.parent) for path in sorted(folder.glob(f"*/{CONFIG}"))}
 
 
 def is_trained(folder: Path) -> bool:
@@ -115,7 +116,7 @@ def keep(folder: Path, home: Path) -> KeptRun:
 
 def planned_otherwise(config: TrainConfig, run: PlannedRun) -> str:
     """How the settings of a run differ from the plan's, "" if they do not."""
-    then, now = (_without_places(settings.to_dict()) for settings in (config, run.config()))
+    then, now = (_essential(settings.to_dict()) for settings in (config, run.config()))
     return ", ".join(f"{name} {now[name]!r} (was {then[name]!r})" for name in now if now[name] != then[name])
 
 
@@ -141,8 +142,8 @@ def _protocols(folder: Path) -> set[str]:
     return {row["protocol"] for row in json.loads(path.read_text())["rows"]} if path.exists() else set()
 
 
-def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in PLACES}
+def _essential(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in INCIDENTAL}
 
 
 def _packed(content: bytes) -> bytes:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import record
 from benchmarks.cifar10 import figures
+from benchmarks.cifar10.data import HELD_OUT
 from benchmarks.cifar10.kept import KeptRun, held_out_knn, kept_runs, measured_rates
 from benchmarks.cifar10.plan import (
+    BETWEEN,
     CONTROLLED,
     FULL,
     NCE,
@@ -31,22 +33,30 @@ from benchmarks.cifar10.plan import (
     rate_exponent,
 )
 from benchmarks.cifar10.summary import (
+    FEWEST_CELLS,
+    FEWEST_RUNS,
+    SNR_FLOOR,
     Cell,
     Checkpoint,
+    Judge,
     Spread,
     Time,
+    at_equal_epochs,
     cells,
     checkpoints,
     correlation,
-    difference,
+    ending_at,
     first_reaching,
     gauge,
     last_evaluation,
     mean_accuracy,
     pooled_spread,
+    signal_to_noise,
     times,
 )
-from flatclr.evaluation.intervals import Score, wilson
+from flatclr.evaluation.intervals import NORMAL, Score, wilson
+from flatclr.evaluation.knn import neighbours_for
+from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.files import replace_files
 from flatclr.plots import figure_bytes
 
@@ -58,15 +68,13 @@ README = record.RESULTS.parent / "README.md"
 BEGIN, END = "<!-- cifar10:begin -->", "<!-- cifar10:end -->"
 GOALS = (0.80, 0.85)
 LITERATURE_ESS = (0.2, 0.4)
-INTERVALS = (
-    "Accuracies are means ± standard deviations over seeds, with 95 % intervals in brackets that cover test images and "
-    "seeds; for these the deviation over seeds is pooled over all objectives and batch sizes, since two seeds say "
-    "little of it. Differences have intervals over seeds."
-)
+INFONCE = [name for name, settings in {**NCE, **BETWEEN}.items() if settings["objective"] == "infonce"]
 Spreads = Mapping[str, Spread]  # by protocol
 GAUGES = (
-    "ESS, bound / ceiling, beta and gradient SNR are means over the last quarter of a run; pool MI is InfoNCE's bound "
-    "at the best beta against a pool of as many images for every batch size."
+    "ESS, bound / ceiling, beta and gradient SNR are means over the last quarter of a run. Gradient SNR is what is "
+    f"left of the measured one without noise, which alone reads {SNR_FLOOR:.2f} from eight batches. Pool MI is "
+    "InfoNCE's bound at the best beta against a pool of as many images for every batch size; these are training "
+    "images, as are those of the mini-batches."
 )
 Row = dict[str, str]
 
@@ -93,14 +101,24 @@ class Book:
 
     @cached_property
     def spread(self) -> Spreads:
-        """Of all runs of the common length or less that have seeds, so that a cell has one interval on all pages."""
-        table = self.cells("grid", "grid-more", "equal-updates", "ess", "fdiv", "fdiv-more")
+        """Of InfoNCE and FlatNCE at the common length, so that a cell has one interval on all pages."""
+        table = self.cells("grid", "grid-more", "tau", "ess")
         return {protocol: pooled_spread(table, protocol) for protocol in figures.PROTOCOLS}
 
     def grid(self) -> list[Cell]:
-        """The batch sizes under comparison, and those between if any was run."""
-        between = self.cells("grid-more")
-        return self.cells("grid") + (between if any(cell.runs for cell in between) else [])
+        """What is under comparison, and what lies between in batch size or temperature if any of it was run."""
+        between = [self.cells("grid-more"), self.cells("tau")]
+        return self.cells("grid") + [cell for group in between if any(c.runs for c in group) for cell in group]
+
+    def batch_judge(self) -> Judge:
+        """Over all differences that the page of batch sizes and README speak of."""
+        table, small, large = self.grid(), self.scale.small, self.scale.large
+        pairs = [(name, small, name, large) for name in INFONCE]
+        pairs += [(one, b, other, b) for b in sorted({c.batch for c in table}) for one, other in FLAT_AGAINST]
+        pairs += [(CONTROLLED, small, name, large) for name in INFONCE]
+        found = [(_find(table, *pair[:2]), _find(table, *pair[2:])) for pair in pairs]
+        found += [(cell, _find(table, cell.objective, large)) for cell in self.cells("equal-updates")]
+        return Judge.over([(one, other) for one, other in found if one and other], self.spread)
 
 
 @dataclass(frozen=True)
@@ -138,7 +156,7 @@ def headline(book: Book) -> str:
     table = book.cells("grid")
     if not any(cell.runs for cell in table):
         return "Not run yet."
-    rows = []
+    rows, judge = [], book.batch_judge()
     for objective in NCE:
         row = {"objective": objective}
         for cell in (cell for cell in table if cell.objective == objective):
@@ -146,20 +164,27 @@ def headline(book: Book) -> str:
                 row[f"{name} %, batch {cell.batch}"] = accuracy(cell, protocol, book.spread[protocol])
         rows.append(row)
     found = {run.name: times(book.kept[run.name]) for run in book.runs("fast") if run.name in book.kept}
+    seeds = _and(str(seed) for seed in sorted({seed for cell in table for seed in cell.seeds}))
+    intro = (
+        f"ResNet-18 without labels for {book.scale.epochs:g} epochs, seeds {seeds}, the learning rate tuned for each "
+        f"batch size on held-out training images. {_protocols(book.scale)} Means ± standard deviations over seeds, "
+        "with 95 % intervals over test images and seeds; differences are those on these test images, with intervals "
+        "over seeds that hold together with 95 %."
+    )
     says = [
-        compared_batches(table, book.spread["knn"]),
-        _eight_times(table, book.spread, book.scale),
+        compared_batches(table, judge, book.scale),
+        _eight_times(book.grid(), judge, book.scale),
         *(_reached(found, goal) for goal in GOALS),
     ]
-    return "\n\n".join([record.markdown(rows), *_sentences(says)])
+    return "\n\n".join([intro, record.markdown(rows), *_sentences(says)])
 
 
 def rate_page(book: Book) -> Page:
-    runs = book.runs("lr")
-    tried: dict[int, dict[float, Score]] = {batch: {} for batch in book.scale.tried_rates}
+    scale, runs, around = book.scale, book.runs("lr"), book.runs("lr-flat")
+    tried: dict[int, dict[float, Score]] = {batch: {} for batch in scale.tried_rates}
     for run in book.there(runs):
-        tried[run.config.batch_size][run.config.learning_rate] = wilson(held_out_knn(run), book.scale.held_out)
-    chosen = measured_rates(book.kept, book.scale)
+        tried[run.config.batch_size][run.config.learning_rate] = _held_out(run, scale)
+    chosen = measured_rates(book.kept, scale)
     rows = [
         {
             "batch": str(batch),
@@ -167,75 +192,113 @@ def rate_page(book: Book) -> Page:
             "held-out kNN %": _bracketed(tried[batch][rate]) if rate in tried[batch] else NOT_RUN,
             "": "chosen" if chosen is not None and chosen[batch] == rate else "",
         }
-        for batch, rates in book.scale.tried_rates.items()
+        for batch, rates in scale.tried_rates.items()
         for rate in rates
     ]
+    voting = min(scale.rate_eval_samples, scale.images - scale.held_out)
     found = [
-        f"InfoNCE at temperature 0.5 for {book.scale.rate_epochs:g} epochs. {book.scale.held_out:,} of the training "
-        f"images are held out, kNN accuracy on them decides ({book.scale.rate_eval_samples:,} of the other images "
-        "vote), and no test image is looked at. Brackets are 95 % intervals over the held-out images."
+        f"{SIMCLR} for {scale.rate_epochs:g} epochs. {scale.held_out:,} of the training images are held out, kNN "
+        f"accuracy on them decides ({_neighbours(voting)}, {voting:,} of the other images in the bank), and no test "
+        "image is looked at. Brackets are 95 % intervals over the held-out images.",
+        record.markdown(rows),
     ]
-    says = [_rate_rule(chosen), *(_rate_choice(batch, tried[batch], chosen) for batch in tried)]
+    if book.there(around):
+        found += [
+            f"## {CONTROLLED} around these rates",
+            "At half, at all and at double of the rate, in the same way. The choice above is not changed by it.",
+            record.markdown([_held_out_row(book, run, {"batch": str(run.batch), **_rate(run)}) for run in around]),
+        ]
+    says = [_rate_rule(chosen, tried), *(_rate_choice(batch, tried[batch], chosen) for batch in tried)]
     cannot = (
         "Cannot show: whether the same rate is best for longer runs or for other objectives, all of which take it from "
         "here; one seed each."
     )
-    return _page(
-        book,
-        "Learning rate by batch size",
-        runs,
-        ["lr"],
-        [*found, record.markdown(rows)],
-        [*says, cannot],
-        {"learning_rate": figures.rates_figure(tried)} if all(tried.values()) else {},
-    )
+    shown = {"learning_rate": figures.rates_figure(tried)} if all(tried.values()) else {}
+    return _page(book, "Learning rate by batch size", runs, ["lr"], found, [*says, cannot], shown)
 
 
-def _rate_rule(chosen: Rates | None) -> str | None:
+def _held_out(run: KeptRun, scale: Scale) -> Score:
+    return wilson(held_out_knn(run), scale.held_out)
+
+
+def _held_out_row(book: Book, run: PlannedRun, row: Row) -> Row:
+    there = book.kept.get(run.name)
+    return {**row, "held-out kNN %": NOT_RUN if there is None else _bracketed(_held_out(there, book.scale))}
+
+
+def _rate(run: PlannedRun) -> Row:
+    return {"learning rate": f"{run.config().learning_rate:g}"}
+
+
+def _rate_rule(chosen: Rates | None, tried: Mapping[int, Mapping[float, Score]]) -> str | None:
     if chosen is None:
         return None
-    first, power = min(chosen), rate_exponent(chosen)
+    first, last, power = min(chosen), max(chosen), rate_exponent(chosen)
     listed = " and ".join(f"{rate:g} at batch {batch}" for batch, rate in chosen.items())
+    low, high = ([chosen[batch], *_alike(tried[batch], chosen[batch])] for batch in (first, last))
+    powers = [rate_exponent({first: small, last: large}) for small in low for large in high]
     return (
-        f"The rule: {listed}; in between and beyond, rate(B) = {chosen[first]:g} (B / {first})^{power:.2f}. A power of "
-        "1 would be linear scaling, 0.5 the square root."
+        f"The rule: {listed}; in between, rate(B) = {chosen[first]:g} (B / {first})^{power:.2f}. It is loosely known: "
+        f"rates that are not told apart from the chosen ones fit powers from {min(powers):.1f} to {max(powers):.1f} (1 "
+        f"is linear scaling, 0.5 the square root), and beyond batch {last} it is extrapolation."
     )
+
+
+def _alike(scores: Mapping[float, Score], best: float) -> list[float]:
+    """Rates whose accuracy is not told apart from the best, as if on other images: on the same ones less is enough."""
+
+    def error(score: Score) -> float:
+        return (score.high - score.low) / (2 * NORMAL)
+
+    return [
+        rate
+        for rate, score in sorted(scores.items())
+        if rate != best and scores[best].value - score.value <= NORMAL * math.hypot(error(score), error(scores[best]))
+    ]
 
 
 def _rate_choice(batch: int, scores: Mapping[float, Score], chosen: Rates | None) -> str | None:
     if chosen is None:
         return None
     best, rates = chosen[batch], sorted(scores)
-    alike = [rate for rate in rates if rate != best and scores[rate].high >= scores[best].low]
+    alike = _alike(scores, best)
     text = f"At batch {batch}, {best:g} is best"
-    text += f"; the intervals of {_and(f'{rate:g}' for rate in alike)} overlap with its own." if alike else ", clearly."
+    text += f"; not told apart from it: {_and(f'{rate:g}' for rate in alike)}." if alike else ", clearly."
     if best in (rates[0], rates[-1]):
         text += " It is at the end of the range that was tried, so a better one may lie beyond."
     return text
 
 
+FLAT_AGAINST = (
+    ("FlatNCE, temperature 0.1", "InfoNCE, temperature 0.1"),
+    *((CONTROLLED, name) for name in (SIMCLR, *BETWEEN)),
+)
+
+
 def batch_page(book: Book) -> Page:
-    table, equal, spread = book.grid(), book.cells("equal-updates"), book.spread
+    scale, table, equal = book.scale, book.grid(), book.cells("equal-updates")
+    spread, judge = book.spread, book.batch_judge()
     first = [
         "## InfoNCE: the small batch against the large one",
-        record.markdown(_batch_differences(table, spread, book.scale)),
-        *_sentences([compared_batches(table, spread["knn"])]),
+        record.markdown(_batch_differences(table, judge, scale)),
+        *_sentences([compared_batches(table, judge, scale)]),
         "## All objectives at equal epochs",
-        f"{INTERVALS} {GAUGES}",
+        f"{_protocols(scale)} {_intervals(judge)} {GAUGES} {_reachable(scale)}",
         record.markdown([_cell_row(cell, spread) for cell in table]),
         *_sentences([_untrained(book)]),
         "## At equal updates",
-        f"Batch {book.scale.small} stopped at the updates of batch {book.scale.large}, with a schedule of its own: it "
-        f"has seen {book.scale.large // book.scale.small} times fewer images.",
+        f"Batch {scale.small} stopped at the updates of batch {scale.large}, with a schedule of its own: it has seen "
+        f"{scale.large // scale.small} times fewer images. Intervals rest on the spread of the longer runs.",
         record.markdown([_cell_row(cell, spread) for cell in equal]),
     ]
     says = [
-        *(_flat_against_infonce(table, batch, spread) for batch in sorted({c.batch for c in table})),
-        _eight_times(table, spread, book.scale),
-        _equal_updates(table, equal, spread["knn"], book.scale),
+        *(_flat_against_infonce(table, batch, judge) for batch in sorted({c.batch for c in table})),
+        _eight_times(table, judge, scale),
+        _equal_updates(table, equal, judge, scale),
         _snr(table),
-        f"Cannot show: what happens beyond {book.scale.epochs:g} epochs, with other encoders or other images; two "
-        "seeds for each cell; one learning rate for all objectives of a batch size, tuned on InfoNCE.",
+        f"Cannot show: what happens beyond {scale.epochs:g} epochs, with other encoders or other images;"
+        f"{_seed_counts(table)} one learning rate for all objectives of a batch size, tuned on {SIMCLR}."
+        f"{_confounded(table)}",
     ]
     drawn = {"batch_size": figures.accuracies_figure(table, spread), "gauges": figures.curves_figure(table)}
     runs = book.runs("grid", "equal-updates")
@@ -243,105 +306,144 @@ def batch_page(book: Book) -> Page:
     return _page(book, "Batch size and objective", runs, ["grid", "equal-updates"], first, says, shown)
 
 
-def _of(table: Sequence[Cell], objective: str, batch: int) -> Cell:
-    return next(cell for cell in table if (cell.objective, cell.batch) == (objective, batch))
+def _find(table: Sequence[Cell], objective: str, batch: int) -> Cell | None:
+    return next((cell for cell in table if (cell.objective, cell.batch) == (objective, batch)), None)
 
 
-def _batch_differences(table: Sequence[Cell], spread: Spreads, scale: Scale) -> list[Row]:
+def _batch_pairs(table: Sequence[Cell], scale: Scale) -> Iterator[tuple[Cell, Cell]]:
+    for objective in INFONCE:
+        small, large = (_find(table, objective, batch) for batch in (scale.small, scale.large))
+        if small and large:
+            yield small, large
+
+
+def _batch_differences(table: Sequence[Cell], judge: Judge, scale: Scale) -> list[Row]:
     rows = []
-    for objective in (name for name, settings in NCE.items() if settings["objective"] == "infonce"):
-        small, large = (_of(table, objective, batch) for batch in (scale.small, scale.large))
+    for small, large in _batch_pairs(table, scale):
         for protocol, name in figures.PROTOCOLS.items():
-            gain = difference(small, large, protocol, spread[protocol])
+            gain = judge.difference(small, large, protocol)
             rows.append(
                 {
-                    "objective": objective,
+                    "objective": small.objective,
                     "accuracy": name,
-                    f"batch {small.batch}": accuracy(small, protocol, spread[protocol]),
-                    f"batch {large.batch}": accuracy(large, protocol, spread[protocol]),
+                    f"batch {small.batch}": accuracy(small, protocol, judge.spread[protocol]),
+                    f"batch {large.batch}": accuracy(large, protocol, judge.spread[protocol]),
                     "difference, points": NOT_RUN if gain is None else _points(gain),
                 }
             )
     return rows
 
 
-def compared_batches(table: Sequence[Cell], spread: Spread) -> str | None:
-    """Whether InfoNCE has anything to lose from a small batch here."""
-    small, large = (pick(cell.batch for cell in table) for pick in (min, max))
-    names = [name for name, settings in NCE.items() if settings["objective"] == "infonce"]
-    found = {name: difference(_of(table, name, small), _of(table, name, large), "knn", spread) for name in names}
-    gains = {name: gain for name, gain in found.items() if gain is not None}
-    if not gains:
-        return None
-    parts = [
-        f"{name} {_verdict(gain)} itself at batch {large} ({_points(gain)} points)" for name, gain in gains.items()
-    ]
-    says = f"By kNN at batch {small}, {_and(parts)}."
-    if any(math.isnan(gain.low) for gain in gains.values()):
-        return says
-    worse = [name for name, gain in gains.items() if gain.high < 0]
-    if worse:
-        return f"{says} So at equal epochs another objective has something to win back from {_and(worse)}."
-    return (
-        f"{says} The small batch makes {large // small} times the updates and is not shown to be worse: "
-        f"whether another objective saves a factor of {large // small} in batch size cannot be answered at this length."
-    )
-
-
-def _flat_against_infonce(table: Sequence[Cell], batch: int, spread: Spreads) -> str | None:
-    pairs = (("FlatNCE, temperature 0.1", "InfoNCE, temperature 0.1"), (CONTROLLED, SIMCLR))
+def compared_batches(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
+    """Whether InfoNCE has anything to lose from a small batch here, by every protocol."""
     parts = []
-    for flat, info in pairs:
-        gains = _gains(_of(table, flat, batch), _of(table, info, batch), spread)
-        if gains is not None:
-            parts.append(f"{flat} less {info} {gains}")
+    verdicts: dict[str, list[str]] = {}
+    for small, large in _batch_pairs(table, scale):
+        gains = _gains(small, large, judge)
+        if gains:
+            parts.append(f"{small.objective} {_listed(gains)}")
+            verdicts.setdefault(_batch_verdict(gains, scale.large // scale.small), []).append(small.objective)
+    if not parts:
+        return None
+    told = " ".join(f"{verdict}: {_and(names)}." for verdict, names in verdicts.items())
+    return f"Points at batch {scale.small} less batch {scale.large}: {_and(parts)}. {told}"
+
+
+def _batch_verdict(gains: Mapping[str, Score], times_fewer: int) -> str:
+    if any(math.isnan(gain.low) for gain in gains.values()):
+        return "Too few seeds for a verdict"
+    worse, level = ([p for p, gain in gains.items() if (gain.high < 0) is is_worse] for is_worse in (True, False))
+    if not worse:
+        return (
+            f"Not shown to be worse at the small batch, which makes {times_fewer} times the updates, so that whether "
+            f"another objective saves a factor of {times_fewer} in batch size cannot be answered at this length"
+        )
+    if level:
+        return f"Worse at the small batch by {_and(worse)}, which {_and(level)} does not show"
+    return f"Worse at the small batch by {_and(worse)}, so that another objective has something to win back"
+
+
+def _flat_against_infonce(table: Sequence[Cell], batch: int, judge: Judge) -> str | None:
+    parts = []
+    for flat, info in FLAT_AGAINST:
+        one, other = _find(table, flat, batch), _find(table, info, batch)
+        gains = _gains(one, other, judge) if one and other else {}
+        if gains:
+            parts.append(f"{flat} less {info} {_listed(gains)}")
     return f"Points at batch {batch}: {_and(parts)}." if parts else None
 
 
-def _gains(one: Cell, other: Cell, spread: Spreads) -> str | None:
+def _gains(one: Cell, other: Cell, judge: Judge) -> dict[str, Score]:
     """By every protocol: one may find what another does not."""
-    found = {name: difference(one, other, p, spread[p]) for p, name in figures.PROTOCOLS.items()}
-    parts = []
-    for name, gain in found.items():
-        if gain is not None:
-            doubt = ", not told apart" if gain.low <= 0 <= gain.high else ""
-            parts.append(f"{_points(gain)} by {name}{doubt}")
-    return f"({'; '.join(parts)})" if parts else None
+    found = {name: judge.difference(one, other, protocol) for protocol, name in figures.PROTOCOLS.items()}
+    return {name: gain for name, gain in found.items() if gain is not None}
 
 
-def _eight_times(table: Sequence[Cell], spread: Spreads, scale: Scale) -> str | None:
-    found = [_of(table, name, scale.large) for name in NCE if name.startswith("InfoNCE")]
-    best = max((c for c in found if c.runs), key=lambda c: statistics.fmean(c.values("knn")), default=None)
-    small = _of(table, CONTROLLED, scale.small)
-    gains = None if best is None else _gains(small, best, spread)
-    if best is None or gains is None:
+def _listed(gains: Mapping[str, Score]) -> str:
+    doubts = {name: ", not told apart" if gain.low <= 0 <= gain.high else "" for name, gain in gains.items()}
+    return f"({'; '.join(f'{_points(gain)} by {name}{doubts[name]}' for name, gain in gains.items())})"
+
+
+def _eight_times(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
+    found = [cell for name in INFONCE if (cell := _find(table, name, scale.large)) is not None and cell.values("knn")]
+    best = max(found, key=lambda cell: statistics.fmean(cell.values("knn")), default=None)
+    small = _find(table, CONTROLLED, scale.small)
+    gains = _gains(small, best, judge) if small and best else {}
+    if best is None or not gains:
         return None
     return (
-        f"Points between batches: {CONTROLLED} at batch {scale.small} less {best.objective}, the better InfoNCE by "
-        f"kNN, at batch {scale.large} {gains}."
+        f"Points between batches: {CONTROLLED} at batch {scale.small} less {best.objective}, the best InfoNCE by kNN, "
+        f"at batch {scale.large} {_listed(gains)}."
     )
 
 
-def _equal_updates(table: Sequence[Cell], equal: Sequence[Cell], spread: Spread, scale: Scale) -> str | None:
+def _equal_updates(table: Sequence[Cell], equal: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
     parts = []
     for cell in equal:
-        gain = difference(cell, _of(table, cell.objective, scale.large), "knn", spread)
-        if gain is not None:
-            parts.append(f"{cell.objective} {_points(gain)}")
+        large = _find(table, cell.objective, scale.large)
+        gains = _gains(cell, large, judge) if large else {}
+        if gains:
+            parts.append(f"{cell.objective} {_listed(gains)}")
     if not parts:
         return None
-    return f"At equal updates, batch {scale.small} less batch {scale.large} is, in points of kNN: {_and(parts)}."
+    return f"Points at equal updates, batch {scale.small} less batch {scale.large}: {_and(parts)}."
 
 
 def _snr(table: Sequence[Cell]) -> str | None:
-    found = {(c.objective, c.batch): value for c in table if (value := gauge(c.runs, "gradient_snr")) is not None}
+    found = {(c.objective, c.batch): value for c in table if (value := signal_to_noise(c.runs)) is not None}
     if not found:
         return None
     (least, low), (most, high) = (pick(found.items(), key=lambda item: item[1]) for pick in (min, max))
     return (
         f"Gradient SNR over the last quarter is between {low:.2f} ({least[0]}, batch {least[1]}) and {high:.2f} "
-        f"({most[0]}, batch {most[1]})."
+        f"({most[0]}, batch {most[1]}), without the {SNR_FLOOR:.2f} of noise alone, with which the figure has "
+        "it; eight batches tell little so near to that."
     )
+
+
+def _confounded(table: Sequence[Cell]) -> str:
+    """Objectives were not run at the same temperatures."""
+    betas = {c.batch: beta for c in table if c.objective == CONTROLLED and (beta := gauge(c.runs, "beta")) is not None}
+    fixed = sorted({1 / {**NCE, **BETWEEN}[c.objective]["temperature"] for c in table if c.objective in INFONCE})
+    if not betas:
+        return ""
+    held = _and(f"{beta:.1f} at batch {batch}" for batch, beta in sorted(betas.items()))
+    return (
+        f" Nor can it tell objective from temperature: {CONTROLLED} settled at a beta of {held}, and InfoNCE ran at "
+        f"{_and(f'{beta:g}' for beta in fixed)} only."
+    )
+
+
+def _reachable(scale: Scale) -> str:
+    """The bound is largest for positives at cosine 1; negatives have a mean cosine of about 0 at the least."""
+    beta = 1 / NCE[SIMCLR]["temperature"]
+    parts = []
+    for batch in (scale.small, scale.large):
+        negatives = 2 * batch - 2
+        ceiling = math.log(negatives + 1)
+        share = 1 - math.log1p(negatives * math.exp(-beta)) / ceiling
+        parts.append(f"{share:.2f} of its ceiling at batch {batch}")
+    return f"At temperature 0.5 the bound cannot pass about {_and(parts)}, however good the encoder."
 
 
 def _untrained(book: Book) -> str | None:
@@ -356,6 +458,8 @@ def ess_page(book: Book) -> Page:
     runs = book.runs("ess")
     held = [cell for cell in book.cells("grid") if (cell.objective, cell.batch) == (CONTROLLED, book.scale.small)]
     table, spread = sorted([*book.cells("ess"), *held], key=_target), book.spread
+    inside, outside = ([c for c in table if _is_recommended(c) is wanted] for wanted in (True, False))
+    judge = Judge.over([(one, other) for one in inside for other in outside], spread)
     found = {
         protocol: {_target(cell): score for cell in table if (score := mean_accuracy(cell, protocol, spread[protocol]))}
         for protocol in figures.PROTOCOLS
@@ -364,12 +468,15 @@ def ess_page(book: Book) -> Page:
     for row in rows:
         del row["objective"]
     says = [
-        *(_best_target(table, spread[protocol], protocol) for protocol in figures.PROTOCOLS),
-        f"Cannot show: other batch sizes than {book.scale.small}, or runs longer than {book.scale.epochs:g} epochs; "
-        "two seeds for each target.",
+        *(_best_target(table, judge, protocol) for protocol in figures.PROTOCOLS),
+        f"Cannot show: other batch sizes than {book.scale.small}, or runs longer than {book.scale.epochs:g} epochs;"
+        f"{_seed_counts(table)} whether the target matters by itself or by the temperature that comes of it.",
     ]
-    shown = {"ess": figures.targets_figure(found)} if any(found.values()) else {}
-    text = [f"FlatNCE, batch {book.scale.small}; the target 0.25 is that of the grid. {INTERVALS} {GAUGES}"]
+    shown = {"ess": figures.targets_figure(found, LITERATURE_ESS)} if len(found["knn"]) > 1 else {}
+    text = [
+        f"FlatNCE, batch {book.scale.small}; the target 0.25 is that of the grid. {_protocols(book.scale)} "
+        f"{_intervals(judge)} {GAUGES}"
+    ]
     return _page(book, "ESS targets", runs, ["ess", "grid"], [*text, record.markdown(rows)], says, shown)
 
 
@@ -377,52 +484,61 @@ def _target(cell: Cell) -> float:
     return float(cell.planned[0].settings["ess_target"])
 
 
-def _best_target(table: Sequence[Cell], spread: Spread, protocol: str) -> str | None:
+def _is_recommended(cell: Cell) -> bool:
     low, high = LITERATURE_ESS
+    return low <= _target(cell) <= high
+
+
+def _best_target(table: Sequence[Cell], judge: Judge, protocol: str) -> str | None:
     done = [cell for cell in table if cell.values(protocol)]
-    inside = [cell for cell in done if low <= _target(cell) <= high]
-    outside = [cell for cell in done if cell not in inside]
+    inside, outside = ([cell for cell in done if _is_recommended(cell) is wanted] for wanted in (True, False))
     if not inside or not outside:
         return None
+    told = "{:g} to {:g}".format(*LITERATURE_ESS)
     name = figures.PROTOCOLS[protocol]
     best, best_inside, best_outside = (
         max(group, key=lambda cell: statistics.fmean(cell.values(protocol))) for group in (done, inside, outside)
     )
-    gain = difference(best_inside, best_outside, protocol, spread)
+    gain = judge.difference(best_inside, best_outside, protocol)
     assert gain is not None
     missing = "" if len(done) == len(table) else f" of the {len(done)} targets run"
     if gain.low > 0:
-        verdict = "that 0.2 to 0.4 is best holds here"
+        verdict = f"that {told} is best holds here"
     elif gain.high < 0:
-        verdict = "that 0.2 to 0.4 is best does not hold here"
+        verdict = f"that {told} is best does not hold here"
     else:
-        verdict = "the literature's 0.2 to 0.4 is neither confirmed nor refuted"
+        verdict = f"the literature's {told} is neither confirmed nor refuted"
     return (
-        f"By {name}, {_target(best):g} is best{missing}. The best within 0.2 to 0.4 ({_target(best_inside):g}) less "
+        f"By {name}, {_target(best):g} is best{missing}. The best within {told} ({_target(best_inside):g}) less "
         f"the best outside ({_target(best_outside):g}) is {_points(gain)} points: {verdict}."
     )
 
 
 def information_page(book: Book) -> Page:
-    stages = ["grid", "grid-more", "equal-updates", "ess", "fdiv", "fdiv-more"]
+    stages = ["grid", "grid-more", "tau", "equal-updates", "ess", "fdiv", "fdiv-more"]
     runs = book.runs(*stages)
     points = [p for run in runs if run.name in book.kept for p in checkpoints(book.kept[run.name], run.objective)]
     nce = [p for p in points if p.objective.startswith(("InfoNCE", "FlatNCE"))]
     groups: dict[str, list[Checkpoint]] = {"all": points, "InfoNCE and FlatNCE": nce}
-    groups["the last of each run"] = [p for p in points if p.last]
+    groups["all, at equal epochs"] = at_equal_epochs(points)
+    groups["the last of each run"] = [p for p in points if p.is_last]
     groups |= {f"batch {b}": [p for p in points if p.batch == b] for b in sorted({p.batch for p in points})}
     families = dict.fromkeys(family(p.objective) for p in points)
     groups |= {name: [p for p in points if family(p.objective) == name] for name in families}
     text = (
         "Over the evaluations within runs: Pearson and Spearman correlation of kNN accuracy with the bound against a "
         "pool (best beta) and with the bound of the training batches (mean over those logged since the evaluation "
-        f"before). kNN here is on a sample of {book.scale.eval_samples:,} test images, the 20 nearest of as many "
-        "training images voting. 95 % intervals are from a bootstrap that draws whole runs; fewer than 3 have none."
+        "before); both are on training images. At equal epochs, each value is taken less the mean over all runs of "
+        f"its length at that time. kNN here is on a sample of {book.scale.eval_samples:,} test images, with "
+        f"{_neighbours(book.scale.eval_samples)} among as many training images. 95 % intervals are from a bootstrap "
+        f"that draws whole cells (objective and batch size, with all seeds); fewer than {FEWEST_CELLS} have none, and "
+        f"fewer than {FEWEST_RUNS} runs no correlation."
     )
     says = [
-        *(_information_verdict(points, name, label, told) for name, label, told in MEASURED_AGAINST),
+        *(_information_verdict(groups, quantity) for quantity in MEASURED_AGAINST),
         "Cannot show: cause. Within a run accuracy and bounds both grow with time, so correlations over all "
-        "checkpoints are partly those of time; the row of last evaluations is free of that, with one point a run.",
+        "checkpoints are those of time as well. At equal epochs they are not, and compare few objectives and "
+        "temperatures.",
     ]
     shown = {"mi_accuracy": figures.information_figure(points)} if points else {}
     tables = [text, record.markdown([_information_row(name, group) for name, group in groups.items()])]
@@ -444,49 +560,56 @@ def _information_row(name: str, points: Sequence[Checkpoint]) -> Row:
     return row
 
 
-def _information_verdict(points: Sequence[Checkpoint], name: str, label: str, told: str) -> str | None:
-    found = correlation(points, name)
+def _information_verdict(groups: Mapping[str, Sequence[Checkpoint]], quantity: tuple[str, str, str]) -> str | None:
+    name, label, told = quantity
+    found = correlation(groups["all"], name)
     if found is None:
         return None
-    clear = "is clearly not zero" if found.pearson.low > 0 or found.pearson.high < 0 else "is not told from zero"
-    return (
-        f"kNN accuracy and {label} correlate by {_correlation(found.pearson)} (Pearson) over {found.points} "
-        f"checkpoints of {found.runs} runs, which {clear}; the literature has {told}."
-    )
+    parts = [f"{_correlation(found.pearson)} over all {found.points} checkpoints of {found.runs} runs"]
+    for group, words in (("all, at equal epochs", "at equal epochs"), ("the last of each run", "at the end of runs")):
+        other = correlation(groups[group], name)
+        if other is not None:
+            parts.append(f"{_correlation(other.pearson)} {words}{_doubt(other.pearson)}")
+    return f"Pearson's correlation of kNN accuracy with {label} is {_and(parts)}; the literature has {told}."
+
+
+def _doubt(score: Score) -> str:
+    return " (not told from zero)" if score.low <= 0 <= score.high else ""
 
 
 def divergence_page(book: Book) -> Page:
     simclr = [cell for cell in book.cells("grid") if (cell.objective, cell.batch) == (SIMCLR, book.scale.large)]
     second = book.cells("fdiv", "fdiv-more")
     table = [*simclr, *(second if any(len(cell.runs) > 1 for cell in second) else book.cells("fdiv"))]
-    spread = book.spread
+    spread, judge = book.spread, Judge.over([(cell, simclr[0]) for cell in second], book.spread)
     scores = {
         cell.objective: {p: s for p in figures.PROTOCOLS if (s := mean_accuracy(cell, p, spread[p])) is not None}
         for cell in table
     }
     says = [
-        *(_against_simclr(table, simclr[0], protocol, spread[protocol]) for protocol in figures.PROTOCOLS),
+        *(_against_simclr(table, simclr[0], protocol, judge) for protocol in figures.PROTOCOLS),
         "Cannot show: what these objectives reach with learning rates and constants of their own; all take the rate "
         "tuned on InfoNCE and the constants of their papers. Where an objective has one seed, its interval rests on "
         "the spread of the others.",
     ]
     text = (
         f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL with the Gaussian kernel; SimCLR is InfoNCE "
-        f"at temperature 0.5, from the grid. {INTERVALS} Gauges are taken at the scale an objective trains with."
+        f"at temperature 0.5, from the grid. {_protocols(book.scale)} {_intervals(judge)} {GAUGES} ESS, bound "
+        "and beta are taken at the scale an objective trains with."
     )
     rows = [_cell_row(cell, spread) for cell in table]
-    shown = {"f_divergences": figures.objectives_figure(scores)} if any(scores.values()) else {}
+    shown = {"f_divergences": figures.objectives_figure(scores)} if sum(map(bool, scores.values())) > 1 else {}
     return _page(book, "f-divergences", book.runs("fdiv"), ["fdiv", "grid"], [text, record.markdown(rows)], says, shown)
 
 
-def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, spread: Spread) -> str | None:
+def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, judge: Judge) -> str | None:
     done = [cell for cell in table if cell.values(protocol)]
     if len(done) < 2 or not simclr.values(protocol):
         return None
     best = max(done, key=lambda cell: statistics.fmean(cell.values(protocol)))
     verdicts: dict[str, list[str]] = {}
     for cell in done:
-        gain = difference(cell, simclr, protocol, spread)
+        gain = judge.difference(cell, simclr, protocol)
         if cell is not simclr and gain is not None:
             verdicts.setdefault(_verdict(gain), []).append(f"{cell.objective} ({_points(gain)})")
     highest = 100 * statistics.fmean(best.values(protocol))
@@ -495,38 +618,56 @@ def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, spread: 
 
 
 def speed_page(book: Book) -> Page:
-    runs = book.runs("fast")
+    runs, screened = book.runs("fast"), book.runs("screen")
     found = {run.name: times(book.kept[run.name]) for run in runs if run.name in book.kept}
     rows = []
     for run in runs:
-        there = book.kept.get(run.name)
+        there, config = book.kept.get(run.name), run.config()
         measured = found.get(run.name, [])
-        row = {"run": run.name, "objective": run.objective, "batch": str(run.settings["batch_size"])}
-        row["epochs"] = f"{run.settings['steps'] / (book.scale.images // run.settings['batch_size']):g}"
+        row = {"run": run.name, "objective": run.objective, "batch": str(run.batch)}
+        row |= {"epochs": f"{config.epochs:g}", **_rate(run)}
         for protocol, name in figures.PROTOCOLS.items():
             score = None if there is None else there.score(protocol)
             row[f"{name} %"] = NOT_RUN if score is None else _bracketed(score)
+        ten = None if there is None else there.score("knn", name=TEN_NEIGHBOURS)
+        row["kNN %, 10 with equal votes"] = NOT_RUN if ten is None else _bracketed(ten)
         for goal in GOALS:
             reached = first_reaching(measured, goal)
             row[f"minutes to {100 * goal:.0f} % kNN"] = NOT_RUN if there is None else _minutes(reached)
         row["minutes in all"] = _minutes(measured[-1]) if measured else NOT_RUN
         rows.append(row)
+    config = runs[0].config()
+    voting = min(config.eval_samples, book.scale.images)
     text = (
-        "One run at a time. Minutes of training (steps with augmentation and checkpoints) and, in brackets, on the "
-        "wall since the command was given (start, graph capture, evaluations and gauges too), up to the first "
-        f"evaluation at that accuracy. kNN along a run has {book.scale.fast_eval_samples:,} training images voting; "
-        "the accuracies after it have all of them, and 95 % intervals over test images."
+        "One run at a time. Minutes on the wall since the command was given, with start, graph capture, checkpoints "
+        "and evaluations, up to the first evaluation at that accuracy; in brackets, without the evaluations up to "
+        f"there. kNN along a run has {_neighbours(voting)} among {voting:,} training images; the accuracies after it "
+        "have all of them, and 95 % intervals over test images. Commands as the one above name all that differs from "
+        "the recipe."
     )
+    tables = [text, record.markdown(rows), *_screen_section(book, screened)]
     says = [
         *(_reached(found, goal) for goal in GOALS),
         "A public single-file SimCLR needs 20 A100-minutes for 83.2 % and 99 for 90.3 % by kNN (as stated there, "
-        "another GPU).",
+        "another GPU; its 10 nearest neighbours by cosine vote without weights).",
         "Cannot show: spread, with one seed for each run; and an evaluation comes only every "
         f"{_every(found)} epochs, so times are upper limits. The learning rate falls to zero over a run, so a shorter "
         "run may reach a goal earlier than the first part of a longer one.",
     ]
     shown = {"time_to_accuracy": figures.speed_figure(found, GOALS)} if found else {}
-    return _page(book, "Time to accuracy", runs, ["fast"], [text, record.markdown(rows)], says, shown)
+    return _page(book, "Time to accuracy", runs, ["screen", "fast"], tables, says, shown)
+
+
+def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
+    """What was tried for the recipe, on held-out images."""
+    rows = [_held_out_row(book, run, {"run": run.name, "changed": run.objective}) for run in runs]
+    scale, voting = book.scale, book.scale.images - book.scale.held_out
+    text = (
+        f"For {scale.screen_epochs:g} epochs without {scale.held_out:,} of the training images, on which kNN is "
+        f"measured ({_neighbours(voting)} among all others); each with what stands above it, one seed, 95 % intervals "
+        "over the held-out images."
+    )
+    return ["## What was tried for the recipe", text, record.markdown(rows)]
 
 
 def _every(found: Mapping[str, Sequence[Time]]) -> str:
@@ -541,8 +682,17 @@ def _reached(found: Mapping[str, Sequence[Time]], goal: float) -> str | None:
     if not reached:
         best = max(time.knn for measured in found.values() for time in measured)
         return f"No run reached {100 * goal:.0f} % by kNN along the way; the highest was {100 * best:.1f} %."
-    name = min(reached, key=lambda run: reached[run].training)
-    return f"{100 * goal:.0f} % by kNN took {_minutes(reached[name])} minutes, by {name}."
+    name = min(reached, key=lambda run: reached[run].wall)
+    ends = {name: time for name, measured in found.items() if (time := ending_at(measured, goal)) is not None}
+    says = f"{100 * goal:.0f} % by kNN took {_spoken(reached[name])}, by {name}"
+    if not ends:
+        return f"{says}; no run ends there."
+    shortest = min(ends, key=lambda run: ends[run].wall)
+    return f"{says}; the shortest run that ends at or above it is {shortest}, of {_spoken(ends[shortest])}."
+
+
+def _spoken(time: Time) -> str:
+    return f"{time.wall / 60:.1f} minutes on the wall ({time.training / 60:.1f} without evaluations)"
 
 
 def accuracy(cell: Cell, protocol: str, spread: Spread) -> str:
@@ -555,7 +705,7 @@ def accuracy(cell: Cell, protocol: str, spread: Spread) -> str:
 
 
 def _cell_row(cell: Cell, spread: Spreads) -> Row:
-    runs, rate = cell.runs, cell.planned[0].settings["learning_rate"]
+    runs, rate = cell.runs, cell.planned[0].config().learning_rate
     return {
         "objective": cell.objective,
         "batch": str(cell.batch),
@@ -566,7 +716,7 @@ def _cell_row(cell: Cell, spread: Spreads) -> Row:
         "ESS": _gauge(gauge(runs, "ess")),
         "bound / ceiling": _gauge(gauge(runs, "saturation")),
         "beta": _gauge(gauge(runs, "beta"), 1),
-        "gradient SNR": _gauge(gauge(runs, "gradient_snr")),
+        "gradient SNR": _gauge(signal_to_noise(runs)),
         "mini-batch MI": _gauge(gauge(runs, "mi_nats")),
         "pool MI": _gauge(last_evaluation(runs, "pool_mi_best_nats")),
         "seeds": ", ".join(map(str, cell.seeds)) or NOT_RUN,
@@ -592,24 +742,69 @@ def _origin(book: Book, runs: Sequence[PlannedRun], stages: Sequence[str]) -> st
     there = book.there(runs)
     scale = "" if book.scale is FULL else f" --plan {book.scale.name}"
     needed = [stage for stage in stages if not STAGES[stage].optional]
+    places, told = ({"data": HELD_OUT}, f" {_held_out_file(book.scale)}") if runs[0].held_out else ({}, "")
     lines = [
         f"`python -m benchmarks.cifar10 run{scale} --stage {' '.join(needed)} --data DIR`, then "
         f"`python -m benchmarks.cifar10 tables{scale}`. {len(there)} of {len(runs)} runs are there; raw metrics in "
-        "`runs/`. By hand, for example:",
-        f"```sh\n{shlex.join(['flatclr', *runs[0].arguments()])}\n```",
+        f"`runs/`.{told} By hand, for example:",
+        f"```sh\n{shlex.join(['flatclr', *runs[0].arguments(**places)])}\n```",
     ]
     if there:
         started = [process for run in there for process in run.processes if process["does"] == "train"]
         machines = sorted({f"{p.get('gpu', 'no GPU')}, {p['cores']} cores of {p['cpu']}" for p in started})
         versions = sorted({f"PyTorch {run.environment['torch']}" for run in there})
         commits = sorted({process["commit"] for process in started})
-        beside = sorted({process["beside"] + 1 for process in started})
         lines.append(
             f"On {_and(machines)}; {_and(versions)}; commit {_and(commits)}; seeds "
             f"{_and(str(seed) for seed in sorted({run.config.seed for run in there}))}; "
-            f"{_and(map(str, beside))} at a time."
+            f"{_sharing(started)}."
         )
     return "\n\n".join(lines)
+
+
+def _held_out_file(scale: Scale) -> str:
+    return (
+        f"`run` first writes `{HELD_OUT}` beside the runs: the training images, {scale.held_out:,} of them (the same "
+        "each time) in the place of the test images."
+    )
+
+
+def _sharing(processes: Sequence[Mapping[str, Any]]) -> str:
+    """How many at a time, and how they had the GPU together; older runs do not say it themselves."""
+    text = f"{_and(str(count) for count in sorted({process['beside'] + 1 for process in processes}))} at a time"
+    beside = [process.get("multi_process_service") for process in processes if process["beside"]]
+    if None in beside:
+        text += " (how they shared the GPU is in [runs/README.md](runs/README.md))"
+    if True in beside:
+        text += ", together by NVIDIA's multi-process service"
+    return text
+
+
+def _protocols(scale: Scale) -> str:
+    """What the accuracies at the end of runs are."""
+    return (
+        f"kNN is on frozen features before the head: {_neighbours(scale.images)} among all {scale.images:,} training "
+        "images, for every test image. Linear is a probe on the same features, its penalty chosen on training images."
+    )
+
+
+def _neighbours(bank: int) -> str:
+    return f"the {neighbours_for(bank)} nearest by cosine voting with weight exp(cosine / 0.07)"
+
+
+def _intervals(judge: Judge) -> str:
+    together = f" that hold together with 95 % (Bonferroni, {judge.comparisons} of them by kNN and by linear probe)"
+    return (
+        "Accuracies are means ± standard deviations over seeds, with 95 % intervals in brackets that cover test images "
+        "and seeds; for these the deviation over seeds is pooled over all InfoNCE and FlatNCE runs of full length, "
+        "since the seeds of one say little of it. Differences are those on these test images, with intervals over "
+        f"seeds{together if judge.comparisons > 1 else ''}."
+    )
+
+
+def _seed_counts(table: Sequence[Cell]) -> str:
+    counts = sorted({len(cell.runs) for cell in table if cell.runs})
+    return f" seeds for each cell: {_and(map(str, counts))};" if counts else ""
 
 
 def _sentences(given: Sequence[str | None]) -> list[str]:
@@ -633,6 +828,8 @@ def _bracketed(score: Score) -> str:
 
 
 def _correlation(score: Score) -> str:
+    if math.isnan(score.low):
+        return f"{score.value:.2f}"
     return f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]"
 
 
@@ -641,7 +838,7 @@ def _gauge(value: float | None, digits: int = 2) -> str:
 
 
 def _minutes(time: Time | None) -> str:
-    return "not reached" if time is None else f"{time.training / 60:.1f} ({time.wall / 60:.1f})"
+    return "not reached" if time is None else f"{time.wall / 60:.1f} ({time.training / 60:.1f})"
 
 
 def _and(parts: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ Rates = Mapping[int, float]  # learning rate by batch size
 
 LOGS, EVALUATIONS = 24, 12  # of a run; each evaluation probes eight batches for the noise of the gradient
 SHORT_LOGS, SHORT_EVALUATIONS = 8, 2
-WARMUP_SHARE = 0.05  # of a run
+WARMUP_SHARE, FAST_WARMUP_SHARE = 0.05, 0.02  # of a run
 SHARING = 5  # runs on the GPU at once, where their time does not count
 CHECKPOINT_SECONDS = 50.0  # between checkpoints, by the estimate
 SEEDS = (0, 1)
@@ -38,10 +38,11 @@ class Scale:
     starting_rates: Rates  # until the learning rates are measured
     epochs: float
     rate_epochs: float
-    fast: tuple[tuple[int, float], ...]  # (batch, epochs)
+    screen_epochs: float
+    screened: Mapping[str, Settings]  # over the fast recipe, by what it is called
+    fast: tuple[Settings, ...]  # candidates, over the fast recipe
     eval_samples: int
     rate_eval_samples: int
-    fast_eval_samples: int
 
     def steps(self, batch: int, epochs: float, images: int | None = None) -> int:
         return max(1, round(epochs * ((images or self.images) // batch)))
@@ -61,16 +62,34 @@ FULL = Scale(
     starting_rates={32: 0.03, 256: 0.12},
     epochs=20.0,
     rate_epochs=4.0,
-    fast=((512, 100.0), (256, 100.0), (512, 200.0)),
+    screen_epochs=12.0,
+    screened={
+        "as the recipe cifar10": {"views": {}, "head_width": None},
+        "+ grayscale 0.1 instead of 0.2": {"head_width": None},
+        "+ head 1024 wide": {},
+        "+ residual blocks that start as the identity": {"encoder_options": {"zero_init_gain": True}},
+    },
+    fast=(
+        {"epochs": 80.0, "learning_rate": 0.24},
+        {"epochs": 145.0, "learning_rate": 0.17},
+        {"epochs": 60.0, "learning_rate": 0.24},
+    ),
     eval_samples=3_200,  # a pool of 100 small batches, so that it is as large for every batch size
     rate_eval_samples=10_000,
-    fast_eval_samples=20_000,
 )
 TINY = Scale(
     name="tiny",
     recipe="small",
     fast_recipe="small",
-    base={"encoder_options": {"width": 4}, "embedding": 8, "head_width": 8, "optimizer": "sgd", "device": "cpu"},
+    base={
+        "encoder_options": {"width": 4},
+        "embedding": 8,
+        "head_width": 8,
+        "optimizer": "sgd",
+        "device": "cpu",
+        "eval_start": False,
+        "eval_samples": 64,
+    },
     images=192,
     held_out=64,
     small=16,
@@ -80,10 +99,11 @@ TINY = Scale(
     starting_rates={16: 0.03, 64: 0.1},
     epochs=2.0,
     rate_epochs=1.0,
-    fast=((64, 3.0),),
+    screen_epochs=1.0,
+    screened={"as it is": {}, "+ head 16 wide": {"head_width": 16}},
+    fast=({"epochs": 3.0, "learning_rate": 0.01, "log_every": 6, "eval_every": 6},),
     eval_samples=64,
     rate_eval_samples=64,
-    fast_eval_samples=64,
 )
 SCALES = {scale.name: scale for scale in (FULL, TINY)}
 
@@ -92,6 +112,9 @@ NCE: dict[str, Settings] = {
     "InfoNCE, temperature 0.1": {"objective": "infonce", "temperature": 0.1, "ess_target": None},
     "FlatNCE, temperature 0.1": {"objective": "flatnce", "temperature": 0.1, "ess_target": None},
     "FlatNCE, ESS 0.25": {"objective": "flatnce", "ess_target": 0.25},
+}
+BETWEEN: dict[str, Settings] = {
+    "InfoNCE, temperature 0.2": {"objective": "infonce", "temperature": 0.2, "ess_target": None},
 }
 SIMCLR, CONTROLLED = "InfoNCE, temperature 0.5", "FlatNCE, ESS 0.25"
 DIVERGENCES = {
@@ -124,11 +147,16 @@ class PlannedRun:
     objective: str  # as tables call it
     recipe: str
     settings: Settings
+    steps: int
     gpu_seconds: float  # estimated
     held_out: bool = False  # trains without, and is tested on, part of the training images
     protocols: tuple[str, ...] = ("knn", "linear")  # measured at the end
     untrained: bool = False  # measures random weights too
     alone: bool = False  # its time counts, so nothing runs beside it
+
+    @property
+    def batch(self) -> int:
+        return self.config().batch_size
 
     def config(self, **places: Any) -> TrainConfig:
         """What the run's config.yaml holds."""
@@ -173,11 +201,8 @@ def rate_exponent(rates: Rates) -> float:
 
 
 def gpu_seconds(steps: int, batch: int) -> float:
-    """Estimated share of an H200 for training, from runs that shared it: five at batch 32 took 260 s for 31,250 steps.
-
-    At batch 512 a captured step takes 15.5 ms (results/step_gpu.jsonl).
-    """
-    return steps * max(1.66e-3, 15.5e-3 * batch / 512)
+    """Estimated share of an H200 for training, from runs that shared it: 1.44 ms a step at batch 32, 7.7 ms at 256."""
+    return steps * max(1.44e-3, 7.7e-3 * batch / 256)
 
 
 def _run(
@@ -194,11 +219,9 @@ def _run(
     logs: int = LOGS,
     evaluations: int = EVALUATIONS,
     eval_samples: int | None = None,
-    recipe: str | None = None,
     **options: Any,
 ) -> PlannedRun:
     log_every = math.ceil(steps / logs)
-    sharing = 1 if options.get("alone") else SHARING
     images = scale.images - (scale.held_out if options.get("held_out") else 0)
     common = {
         **scale.base,
@@ -212,32 +235,43 @@ def _run(
         "eval_every": logs // evaluations * log_every,
         "eval_start": False,
         "eval_samples": eval_samples or scale.eval_samples,
-        "checkpoint_every": math.ceil(CHECKPOINT_SECONDS / sharing / gpu_seconds(1, batch)),
+        "checkpoint_every": math.ceil(CHECKPOINT_SECONDS / SHARING / gpu_seconds(1, batch)),
     }
-    recipe = recipe or scale.recipe
-    return PlannedRun(f"{name}-s{seed}", stage, objective, recipe, common, gpu_seconds(steps, batch), **options)
+    seconds = gpu_seconds(steps, batch)
+    return PlannedRun(f"{name}-s{seed}", stage, objective, scale.recipe, common, steps, seconds, **options)
+
+
+def _tried(scale: Scale, stage: str, prefix: str, objective: str, batch: int, rate: float) -> PlannedRun:
+    """A short run with this learning rate, measured on held-out images."""
+    return _run(
+        scale,
+        stage,
+        f"{prefix}-b{batch}-{rate:g}",
+        objective,
+        NCE[objective],
+        batch=batch,
+        steps=scale.steps(batch, scale.rate_epochs, scale.images - scale.held_out),
+        rate=rate,
+        logs=SHORT_LOGS,
+        evaluations=1,
+        eval_samples=scale.rate_eval_samples,
+        held_out=True,
+        protocols=(),
+    )
 
 
 def _rate_runs(scale: Scale, _: Rates) -> list[PlannedRun]:
-    images = scale.images - scale.held_out
     return [
-        _run(
-            scale,
-            "lr",
-            f"lr-b{batch}-{rate:g}",
-            SIMCLR,
-            NCE[SIMCLR],
-            batch=batch,
-            steps=scale.steps(batch, scale.rate_epochs, images),
-            rate=rate,
-            logs=SHORT_LOGS,
-            evaluations=1,
-            eval_samples=scale.rate_eval_samples,
-            held_out=True,
-            protocols=(),
-        )
-        for batch, tried in scale.tried_rates.items()
-        for rate in tried
+        _tried(scale, "lr", "lr", SIMCLR, batch, rate) for batch, tried in scale.tried_rates.items() for rate in tried
+    ]
+
+
+def _flat_rate_runs(scale: Scale, rates: Rates) -> list[PlannedRun]:
+    """FlatNCE at the rate tuned on InfoNCE, at half and at double of it."""
+    return [
+        _tried(scale, "lr-flat", "lr-flat", CONTROLLED, batch, factor * scaled_rate(rates, batch))
+        for batch in _both(scale)
+        for factor in (0.5, 1.0, 2.0)
     ]
 
 
@@ -276,24 +310,45 @@ def _crossed(
     return runs
 
 
-def _fast(scale: Scale, rates: Rates) -> list[PlannedRun]:
+def _over_fast(
+    scale: Scale, stage: str, name: str, what: str, settings: Settings, *, images: int, **options: Any
+) -> PlannedRun:
+    """The fast recipe with what is tried on it changed, and nothing else."""
+    settings = {**scale.base, **settings, "seed": 0}
+    config = RECIPES[scale.fast_recipe]().changed(**settings)
+    steps = scale.steps(config.batch_size, config.epochs, images)
+    seconds = gpu_seconds(steps, config.batch_size)
+    return PlannedRun(f"{name}-s0", stage, what, scale.fast_recipe, settings, steps, seconds, **options)
+
+
+def _screen(scale: Scale, _: Rates) -> list[PlannedRun]:
+    images, batch = scale.images - scale.held_out, RECIPES[scale.fast_recipe]().batch_size
+    once = {
+        "epochs": scale.screen_epochs,
+        "warmup_epochs": round(FAST_WARMUP_SHARE * scale.screen_epochs, 6),
+        "eval_every": scale.steps(batch, scale.screen_epochs, images),
+    }
     return [
-        _run(
+        _over_fast(
             scale,
-            "fast",
-            f"fast-b{batch}-e{epochs:g}",
-            CONTROLLED,
-            NCE[CONTROLLED],
-            batch=batch,
-            steps=scale.steps(batch, epochs),
-            rate=scaled_rate(rates, batch),
-            logs=20,
-            evaluations=20,
-            eval_samples=scale.fast_eval_samples,
-            recipe=scale.fast_recipe,
-            alone=True,
+            "screen",
+            f"screen-{number}",
+            what,
+            {**settings, **once},
+            images=images,
+            held_out=True,
+            protocols=(),
         )
-        for batch, epochs in scale.fast
+        for number, (what, settings) in enumerate(scale.screened.items())
+    ]
+
+
+def _fast(scale: Scale, _: Rates) -> list[PlannedRun]:
+    return [
+        _over_fast(
+            scale, "fast", f"fast-e{settings['epochs']:g}", CONTROLLED, settings, images=scale.images, alone=True
+        )
+        for settings in scale.fast
     ]
 
 
@@ -326,7 +381,10 @@ STAGES: dict[str, Stage] = {
     ),
     "ess": Stage("ESS targets", _crossed("ess", "ess", SWEPT, _small)),
     "fdiv": Stage("f-divergences and others", _crossed("fdiv", "fdiv", OTHERS, _large, seeds=SEEDS[:1])),
+    "screen": Stage("What to change for the least time to accuracy", _screen),
     "fast": Stage("Time to accuracy", _fast),
+    "tau": Stage("A temperature between those of the grid", _crossed("tau", "grid", BETWEEN, _both), optional=True),
+    "lr-flat": Stage("FlatNCE around the learning rate tuned on InfoNCE", _flat_rate_runs, optional=True),
     "grid-more": Stage(
         "Batch sizes between", _crossed("grid-more", "grid", NCE, lambda scale: scale.between), optional=True
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -9,24 +10,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from benchmarks import record
-from benchmarks.cifar10.data import places_of, prepare
+from benchmarks.cifar10.data import places_of, prepare, require_images
 from benchmarks.cifar10.kept import CLOCK, RUNS, KeptRun, is_finished, is_trained, keep, planned_otherwise
 from benchmarks.cifar10.plan import SHARING, PlannedRun, Scale
 from flatclr.checks import require_count
 from flatclr.runs import CONFIG
 
-PROCESS_SECONDS = 30.0  # to start, and to measure at the end
+PROCESS_SECONDS = 45.0  # to start (20 to 30), and to measure at the end (15)
 GRACE_SECONDS = 15.0  # between asking a process to stop and killing it
 REPORT_SECONDS = 30.0
+LOCK = "lock"
 TIMED = ("start", "log", "evaluation", "checkpoint", "end", "row")
 
 
@@ -91,13 +93,35 @@ def execute(
             outcome.by_run[run.name] = advice if difference else "kept"
     missing = [run for run in wanted if outcome.by_run[run.name] == "not started"]
     if missing:
-        prepare(site.scale, site.runs, site.data_dir, held_out=any(run.held_out for run in missing))
-    for at_once, group in ((parallel, [r for r in missing if not r.alone]), (1, [r for r in missing if r.alone])):
-        if group:
-            Shift(site, deadline, min(at_once, len(group)), whole, say, outcome).work(group)
+        require_images(site.scale, site.data_dir)
+        with alone_in(site.runs):
+            prepare(site.scale, site.runs, site.data_dir, held_out=any(run.held_out for run in missing))
+            together, single = ([run for run in missing if run.alone is alone] for alone in (False, True))
+            for at_once, group in ((parallel, together), (1, single)):
+                if group:
+                    Shift(site, deadline, min(at_once, len(group)), whole, say, outcome).work(group)
     for name, what in outcome.by_run.items():
         say(f"{name}: {what}")
     return outcome
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a second one in a folder of runs. The lock goes with this process and those it started, however they end.
+
+    What a killed one leaves behind still writes, until it finds nobody listening.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder} must be used by one command at a time, got a second; wait for the first, or pass another "
+                "--runs."
+            ) from None
+        os.set_inheritable(lock.fileno(), True)
+        yield
 
 
 class Shift:
@@ -188,7 +212,8 @@ class Shift:
                 self.processes[run.name] = process
             self.progress[run.name] = arguments[0]
             does, evaluating = arguments[0], 0.0
-            now = note({"kind": "process", "does": does, "beside": self.parallel - 1, **_hardware(self.site.commit)})
+            shared = {"beside": self.parallel - 1, "multi_process_service": has_multi_process_service()}
+            now = note({"kind": "process", "does": does, **shared, **_hardware(self.site.commit)})
             assert process.stdout is not None
             with closing(process.stdout) as lines:
                 for row in map(_event, lines):
@@ -197,7 +222,7 @@ class Shift:
                         now = note({key: row[key] for key in ("kind", "step", "protocol", "weights") if key in row})
                         evaluating += now - before if row["kind"] == "evaluation" else 0.0
                     if "step" in row:
-                        self.progress[run.name] = f"{row['step']}/{run.settings['steps']}"
+                        self.progress[run.name] = f"{row['step']}/{run.steps}"
             code = process.wait()
         with self.lock:
             del self.processes[run.name]
@@ -216,9 +241,9 @@ class Shift:
 
 
 def launch(arguments: Sequence[str], stderr: IO[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """`flatclr` with these arguments, one JSON line on standard output for each event."""
+    """`flatclr` with these arguments, one JSON line on standard output for each event; it holds the lock too."""
     command = [sys.executable, "-m", "flatclr", *arguments, "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, close_fds=False)
 
 
 def train_arguments(run: PlannedRun, site: Site) -> list[str]:
@@ -236,6 +261,11 @@ def evaluation_arguments(run: PlannedRun, site: Site) -> list[str]:
     """Of `flatclr`, on the data of the run."""
     random = [] if run.untrained else ["--no-random-row"]
     return ["eval", str(site.folder(run)), "--protocol", ",".join(run.protocols), "--no-cache", *random]
+
+
+def has_multi_process_service() -> bool:
+    """Whether processes compute side by side through NVIDIA's service for it, instead of in turns."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
 
 
 @cache

@@ -14,9 +14,10 @@ from rich.table import Table
 from flatclr.evaluation.features import OUTPUT
 from flatclr.evaluation.figures import SHARES
 from flatclr.evaluation.intervals import Score
+from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.evaluation.results import FIGURE, RESULTS, TRAINED, Evaluation, Row
 
-PERCENT = (*SHARES, "top5", "recall_at_5", "recall_at_10")
+PERCENT = (*SHARES, "top5", TEN_NEIGHBOURS, "recall_at_5", "recall_at_10")
 
 
 class EvaluationDisplay:

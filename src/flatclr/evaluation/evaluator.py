@@ -180,6 +180,7 @@ def _rows(name: str, benches: Mapping[str, Bench]) -> Iterator[Row]:
                     chosen=measured.chosen,
                     per_class=measured.scores.per_class,
                     confusion=measured.scores.confusion,
+                    correct=measured.scores.correct,
                     seconds=round(time.monotonic() - started, 3),
                 )
                 started = time.monotonic()

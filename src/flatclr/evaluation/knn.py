@@ -29,6 +29,7 @@ def knn_votes(
 ) -> Tensor:
     """Votes [N, C] of the k nearest neighbours by cosine similarity, each weighted by exp(cosine / temperature).
 
+    All weigh the same at an infinite temperature.
     Memory is that of 2^24 similarities, however many features there are.
     """
     require_matrix("train_features", train_features)

@@ -6,6 +6,7 @@ Nothing is selected on test data: what a protocol chooses, it chooses on trainin
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -25,7 +26,7 @@ from flatclr.evaluation.features import (
     feature_key,
 )
 from flatclr.evaluation.finetune import Recipe, class_balanced, finetune, shortage
-from flatclr.evaluation.intervals import as_share, jackknife, largest_group
+from flatclr.evaluation.intervals import as_share, bootstrap, jackknife, largest_group, mean_of
 from flatclr.evaluation.knn import knn_votes, neighbours_for
 from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
@@ -36,6 +37,7 @@ from flatclr.evaluation.subjects import Subject
 LABEL_SHARES = (0.01, 0.1)
 VIEWED_IMAGES, FEWEST_VIEWED = 2048, 8
 DEFAULT_BETA = 10.0
+TEN_NEIGHBOURS = "top1_k10"
 
 
 @dataclass(frozen=True)
@@ -154,15 +156,13 @@ def labels_of(source: ImageSource) -> Tensor | None:
 
 def _knn(bench: Bench) -> Iterator[Measured]:
     assert bench.test is not None
-    k = neighbours_for(len(bench.train))
-    votes_NC = knn_votes(
-        bench.features(bench.train),
-        bench.labels.to(bench.device),
-        bench.features(bench.test),
-        k=k,
-        classes=len(bench.train.classes),
-    )
-    yield Measured(_scored(bench, votes_NC), chosen={"k": k, "temperature": 0.07})
+    features = bench.features(bench.train), bench.labels.to(bench.device), bench.features(bench.test)
+    classes, k, temperature = len(bench.train.classes), neighbours_for(len(bench.train)), 0.07
+    found = _scored(bench, knn_votes(*features, k=k, temperature=temperature, classes=classes))
+    by_ten = knn_votes(*features, k=10, temperature=math.inf, classes=classes).argmax(1) == bench.test_labels
+    ten = bootstrap(mean_of(by_ten), len(by_ten), device=bench.device, seed=bench.seed)
+    scores = replace(found, values={**found.values, TEN_NEIGHBOURS: ten})
+    yield Measured(scores, chosen={"k": k, "temperature": temperature})
 
 
 def _linear(bench: Bench, variant: str = "") -> Iterator[Measured]:

@@ -33,6 +33,7 @@ class Row:
     chosen: Mapping[str, Any] = field(default_factory=dict)  # what was fixed or selected, never on test data
     per_class: Mapping[str, Score] = field(default_factory=dict)
     confusion: list[list[int]] | None = None
+    correct: str = ""  # which test samples: one bit each, in base64; "" where a sample is not just right or wrong
     seconds: float = 0.0
     data_sha256: str = ""  # of both parts
     seed: int = 0  # of splits, draws and random weights

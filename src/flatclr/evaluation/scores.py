@@ -5,9 +5,11 @@ Shape suffixes: N samples, C classes, B bootstrap resamples.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,6 +29,7 @@ class Scores:
     values: Mapping[str, Score]
     per_class: Mapping[str, Score] = field(default_factory=dict)
     confusion: list[list[int]] | None = None  # rows: true class, columns: predicted
+    correct: str = ""  # which samples, `packed_bits`; "" for several draws or several classes per sample
 
 
 def score_predictions(
@@ -51,7 +54,17 @@ def score_predictions(
             over_all = over_draws(shares, wilson(sum(hits) / len(hits) / count, count))
             per_class[name] = as_share(over_all, count)
     assert isinstance(confusion, Tensor)
-    return Scores("mean_per_class" if unbalanced else "top1", values, per_class, confusion.tolist())
+    correct = packed_bits(draws[0].argmax(1) == labels) if len(draws) == 1 else ""
+    return Scores("mean_per_class" if unbalanced else "top1", values, per_class, confusion.tolist(), correct)
+
+
+def packed_bits(yes_N: Tensor) -> str:
+    """One bit for each sample, in order, the last byte filled up with zeros; in base64.
+
+    >>> packed_bits(torch.tensor([True, False, False, False, False, False, True, True, True]))
+    'g4A='
+    """
+    return base64.b64encode(np.packbits(yes_N.cpu().numpy()).tobytes()).decode()
 
 
 def is_unbalanced(labels: Tensor) -> bool:
