@@ -239,6 +239,6 @@ def test_a_reason_is_shown_with_its_brackets_and_a_warning_with_its_methods(file
     def shown(*arguments: str) -> str:
         return CliRunner().invoke(cli.app, ["mi", str(files["csv"]), *arguments], catch_exceptions=False).stdout
 
-    of_both = shown("--x", "a,b", "--y", "c", "--method", "gaussian,l1out", "--fast")
-    assert "warning of l1out: an upper bound only if" in of_both
+    of_both = shown("--x", "a,b", "--y", "c", "--method", "gaussian,club", "--fast")
+    assert "warning of club: an upper bound only if" in of_both
     assert "I(x; [y, z]) = " in shown("--x", "a", "--y", "c", "--given", "b", "--fast")

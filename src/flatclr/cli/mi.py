@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from flatclr.checks import require_count
 from flatclr.mi import FAST, METHODS, MIEstimate, estimate
 from flatclr.mi.auto import ASKED
-from flatclr.mi.benchmark import TABLE, cells, run_benchmark
+from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
 from flatclr.mi.inputs import FEWEST_ROWS, read_variables
 
 Option = typer.Option
@@ -92,6 +93,9 @@ def _run_benchmark(wanted: list[Any], out: Path, workers: int | None, as_json: b
         _print_lines(results)
     else:
         print((out / TABLE).read_text(), end="")
+    for commit, count in measured_before(results).items():
+        there = f"{count} of {len(results)} results were there already, of commit {commit}"
+        print(f"{there}; remove {out} to measure again.", file=sys.stderr)
 
 
 def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
@@ -116,11 +120,11 @@ def _progress(*, quiet: bool) -> Progress:
 
 def _show(results: dict[str, MIEstimate]) -> None:
     console = Console()
-    table = Table("method", "nats", "standard error", "kind", "ceiling", "ln N", "NWJ variance")
-    for result in results.values():
+    table = Table(Column("method", no_wrap=True), "nats", "standard error", "kind", "ceiling", "ln N", "NWJ variance")
+    for asked, result in results.items():
         ceiling = f"{result.ceiling_nats:.2f}" if result.ceiling_nats < 1e9 else "none"
         table.add_row(
-            result.method,
+            f"auto: {result.method}" if asked == "auto" and len(results) > 1 else result.method,
             f"{result.nats:.4f}",
             f"{result.standard_error:.4f}",
             result.kind,

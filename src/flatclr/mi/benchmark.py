@@ -124,7 +124,16 @@ def _results(missing: Sequence[Cell], workers: int) -> Iterable[dict[str, Any]]:
 
 
 def _cell_of(row: dict[str, Any]) -> Cell:
+    missing = [name for name in Cell.__dataclass_fields__ if name not in row]
+    if missing:
+        raise ValueError(f"lines of {LINES} must be results of a benchmark, got one without {missing[0]!r}; move it.")
     return Cell(*(row[name] for name in Cell.__dataclass_fields__))
+
+
+def measured_before(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """How many results are of which other commit than the present one."""
+    commits = [row.get("environment", {}).get("commit", "unknown") for row in rows]
+    return {commit: commits.count(commit) for commit in dict.fromkeys(commits) if commit != machine()["commit"]}
 
 
 def mean_by(rows: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> dict[tuple[str, str], float]:

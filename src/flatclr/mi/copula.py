@@ -152,7 +152,9 @@ def _student_correlation(t: Array, df: float, iterations: int = 8) -> Array:
         weights = (df + t.shape[1]) / (df + _squared_lengths(t, scatter))
         scatter = (t * weights[:, None]).T @ t / len(t)
     scale = np.sqrt(np.diag(scatter))
+    scale[scale == 0] = np.inf  # constant in these rows
     correlation: Array = scatter / np.outer(scale, scale)
+    np.fill_diagonal(correlation, 1.0)
     return correlation
 
 

@@ -86,4 +86,5 @@ def _l1out(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:
 def gaussian_entropy_nats(y: Tensor) -> float:
     """Entropy of a Gaussian with these rows' covariance: exact for one normal score, else an upper limit of H(y)."""
     covariance = torch.atleast_2d(torch.cov(y.double().T))
+    covariance.diagonal().clamp_(min=1e-6)  # as the learned variances are
     return 0.5 * (y.shape[1] * math.log(2 * math.pi * math.e) + float(covariance.logdet()))

@@ -31,6 +31,7 @@ from flatclr.mi.tasks import Array
 _FEW_ROWS = 500
 _ROWS_PER_COLUMN = 20
 LARGEST_ROWS = 50_000
+FEWEST_ROWS_A_FOLD = 10
 
 METHODS: dict[str, str] = {
     "auto": "chosen by held-out rows; says which and why",
@@ -45,8 +46,8 @@ METHODS: dict[str, str] = {
     "smile": "neither: DV with a clipped partition",
     "interpolated": "lower bound between InfoNCE and TUBA",
     "ba": "lower bound where y is one continuous column, else neither: conditional density",
-    "club": "upper bound if the learned conditional density is the true one; neither where neighbours find more",
-    "l1out": "upper bound if the learned conditional density is the true one; neither where neighbours find more",
+    "club": "upper bound if the learned conditional density is the true one; neither where held-out rows deny it",
+    "l1out": "neither: an upper bound if the learned conditional density were the true one",
     "ksg": "neither: nearest neighbours (KSG 1)",
     "ksg2": "neither: nearest neighbours (KSG 2)",
     "mixed_ksg": "neither: nearest neighbours for discrete-continuous mixtures",
@@ -78,10 +79,14 @@ class MIEstimate:
             "negative_pairs": self.limits.negative_pairs,
             "distribution_free_nats": self.limits.distribution_free_nats,
             "mi_bound_nats": self.limits.mi_bound_nats,
-            "nwj_variance": self.limits.nwj_variance,
+            "nwj_variance": _finite_or_none(self.limits.nwj_variance),
         }
-        plain["ceiling_nats"] = self.ceiling_nats if math.isfinite(self.ceiling_nats) else None
+        plain["ceiling_nats"] = _finite_or_none(self.ceiling_nats)
         return plain
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def estimate(
@@ -119,14 +124,20 @@ def estimate(
         require_one_of("critic", critic, CRITICS)
     require_count("folds", folds, at_most=20, advice="1 evaluates on one fifth; 5 cross-fits.")
     require_count("k", k, advice="3 is usual.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number >= 0, got {seed!r}; pass 0.")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got {seed!r}; pass 0.")
+    seed = int(seed)
     if critic is not None and method not in VARIATIONAL:
         raise ValueError(f"critic must be None for method {method!r}, got {critic!r}; it has none to choose.")
     if folds > 1 and method not in (*VARIATIONAL, *DENSITY):
         raise ValueError(f"folds must be 1 for method {method!r}, got {folds}; only learned methods cross-fit.")
     options = Options(critic=critic, folds=folds, k=k, seed=seed, settings=settings or FitSettings())
     x_rows, y_rows = as_rows("x", x), as_rows("y", y)
+    if folds > 1 and len(x_rows) < FEWEST_ROWS_A_FOLD * folds:
+        raise ValueError(
+            f"folds must leave at least {FEWEST_ROWS_A_FOLD} rows in each, got {folds} for {len(x_rows)} rows; "
+            "use fewer."
+        )
     if given is None:
         require_same_rows(x=x_rows, y=y_rows)
         return _finished(*_choose(x_rows, y_rows, method, options))

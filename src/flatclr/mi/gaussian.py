@@ -65,8 +65,9 @@ def canonical_correlations(covariance: Array, dim_x: int) -> Array:
 
 
 def regular(covariance: Array) -> Array:
-    """Columns that determine each other would make it singular; this much noise is beyond the estimate's digits."""
-    return covariance + 1e-9 * np.diag(np.diag(covariance))
+    """Columns that determine each other, or are constant, make it singular; this noise is beyond its digits."""
+    variances = np.diag(covariance)
+    return covariance + 1e-9 * np.diag(np.where(variances > 0, variances, 1.0))
 
 
 def plug_in_bias_nats(rows: int, dim_x: int, dim_y: int) -> float:
@@ -88,9 +89,8 @@ def shrunk_correlation(z: Array) -> Array:
 
     weight = sum_{i != j} var(r_ij) / sum_{i != j} r_ij^2: nothing at many rows, much where rows are few for the width.
     """
-    rows = len(z)
-    standard = (z - z.mean(0)) / z.std(0)
-    correlation: Array = standard.T @ standard / rows
+    rows, standard = len(z), _standardised(z)
+    correlation = correlation_of(z)
     fourth = (standard**2).T @ standard**2 / rows
     off = ~np.eye(len(correlation), dtype=bool)
     noise = ((fourth - correlation**2)[off]).sum() / (rows - 1)
@@ -99,5 +99,15 @@ def shrunk_correlation(z: Array) -> Array:
 
 
 def correlation_of(z: Array) -> Array:
-    """Plain correlation matrix."""
-    return np.atleast_2d(np.corrcoef(z, rowvar=False))
+    """Plain correlation matrix; a column that does not vary in these rows correlates with nothing."""
+    standard = _standardised(z)
+    correlation: Array = standard.T @ standard / len(z)
+    np.fill_diagonal(correlation, 1.0)
+    return correlation
+
+
+def _standardised(z: Array) -> Array:
+    centred = z - z.mean(0)
+    deviation = np.where((z != z[0]).any(0), centred.std(0), np.inf)  # that of many equal numbers need not be 0
+    standard: Array = centred / deviation
+    return standard

@@ -35,6 +35,8 @@ def as_rows(name: str, value: Any) -> Array:
         value = (value.double() if value.is_floating_point() else value).numpy()  # NumPy knows no bfloat16
     elif type(value).__module__.split(".")[0] == "pandas":
         value = _from_pandas(name, value)
+    if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in _NUMERIC:
+        value = np.ma.filled(value.astype(np.float64), np.nan)
     rows = np.asarray(value)
     if rows.dtype.kind not in _NUMERIC:
         raise TypeError(f"{name} must be numeric, got {rows.dtype}; {_ADVICE.get(rows.dtype.kind, _ENCODE)}")
@@ -58,7 +60,7 @@ def _from_pandas(name: str, value: Any) -> Array:
     for column, dtype in zip(frame.columns, frame.dtypes, strict=True):
         kind = getattr(dtype, "kind", "O")
         if kind not in _NUMERIC:
-            found = _KINDS.get(kind, "text")
+            found = _KINDS.get(kind, "categories" if str(dtype) == "category" else "text")
             advice = _ADVICE.get(kind, _ENCODE)
             raise TypeError(f"{name} must have numeric columns, got {found} in {str(column)!r}; {advice}")
     rows: Array = frame.to_numpy(dtype=float, na_value=np.nan)

@@ -52,6 +52,15 @@ def mixed_ksg(x: Array, y: Array, k: int = 3) -> Array:
     return terms
 
 
+def ceiling_nats(name: str, rows: int, k: int) -> float:
+    """The most an estimator can say of so many rows: at least k of them are as near along x and along y."""
+    from scipy.special import digamma
+
+    if name == "mixed_ksg":
+        return float(np.log(rows) - digamma(k))
+    return float(digamma(rows) - digamma(k) - (1 / k if name == "ksg2" else 0.0))
+
+
 def _neighbours(x: Array, y: Array, k: int) -> tuple[Array, NDArray[np.intp]]:
     """Distances to and rows of the k nearest others in the joint space."""
     from scipy.spatial import cKDTree

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 _NEAR = 0.9  # of a ceiling
+LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def mi_bound_nats(rows: int) -> float:
 
 def nwj_least_variance(mi_nats: float, negatives: int) -> float:
     """(e^I - 1) / M: the least variance of the NWJ family's partition term at its optimum with M negative pairs."""
-    return math.expm1(mi_nats) / negatives
+    return math.expm1(mi_nats) / negatives if mi_nats < LARGEST_EXPONENT else math.inf
 
 
 def gaussian_nwj_variance(mi_nats: float, negatives: int) -> float:
@@ -78,7 +79,7 @@ def gaussian_nwj_variance(mi_nats: float, negatives: int) -> float:
 
     chi^2 + 1 = prod 1 / (1 - rho^2) = e^(2 I), whatever the number of pairs.
     """
-    return math.expm1(2 * mi_nats) / negatives
+    return math.expm1(2 * mi_nats) / negatives if 2 * mi_nats < LARGEST_EXPONENT else math.inf
 
 
 def dv_bias_nats(chi_squared: float, negatives: int) -> float:

@@ -125,7 +125,8 @@ def _shortlist(own: Array, other: Array, radius: Array, step: float) -> list[tup
 
     Rows may turn about the origin or, if shifted since, about their mean: both are looked at.
     """
-    scaled = own / own.std(0)
+    deviation = own.std(0)
+    scaled = own / np.where(deviation > 0, deviation, 1.0)
     found = [_planes(centred, other, radius, step) for centred in (scaled, scaled - scaled.mean(0))]
     return found[0] + found[1]
 
