@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import re
 import sys
@@ -390,3 +391,16 @@ def test_image_files_can_be_sent_to_another_process(tmp_path: Path) -> None:
     source = files_in(tmp_path, BY_PROCESSES)
     copy = pickle.loads(pickle.dumps(source))
     assert torch.equal(copy.batch(torch.tensor([0])), source.batch(torch.tensor([0])))
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="needs priorities of processes")
+@pytest.mark.usefixtures("_small_is_many")
+def test_decoding_processes_let_the_training_process_go_first(tmp_path: Path) -> None:
+    write_pngs(tmp_path, 40)
+    source = files_in(tmp_path, BY_PROCESSES)
+    source.batch(torch.arange(40))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    children = [process.child.pid for process in source.decoders._team.started]
+    assert children
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in children} == {min(own + decoding.NICENESS, 19)}
+    source.decoders.close()

@@ -29,6 +29,7 @@ from PIL import Image, ImageFile, ImageOps
 Pixels = NDArray[np.uint8]
 JOB = 16  # images: long enough that talking about them costs little, short enough to share out a batch
 MOST_THREADS = 2
+NICENESS = 10  # of decoding processes: where all cores are busy, the step that waits for the host comes first
 PIPE_BYTES = 2**20
 
 
@@ -219,6 +220,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started this one, whose end ends it
     with suppress(BrokenPipeError):
         serve(sys.stdin.buffer, sys.stdout.buffer)
