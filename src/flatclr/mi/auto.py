@@ -25,7 +25,7 @@ from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian, refitted
 from flatclr.mi.critics import anchor_of, anchored
 from flatclr.mi.inputs import dithered
-from flatclr.mi.levels import Tied, dither_rng, order_warnings, run_levels, sort_columns
+from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
 from flatclr.mi.methods import InfoNCE, Reading
 from flatclr.mi.runners import (
     Options,
@@ -83,7 +83,7 @@ def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Op
         if neighbours.nats - choice.outcome.nats > _margin(neighbours, choice.outcome):
             told = f"{choice.outcome.nats:.3f} nats if rounded, but {_described(columns)} see {neighbours.nats:.3f}."
             return _same_levels(x, y, told, options)
-    outcome = replace(choice.outcome, warnings=(*choice.outcome.warnings, *order_warnings(columns)))
+    outcome = replace(choice.outcome, warnings=(*choice.outcome.warnings, *columns.warnings))
     return replace(
         choice, outcome=outcome, reason=reason, again=lambda x, y: choice.again(dithered(x, rng), dithered(y, rng))
     )

@@ -6,8 +6,6 @@ Neighbours are found by scipy's k-d trees in the maximum norm.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,19 +50,16 @@ def mixed_ksg(x: Array, y: Array, k: int = 3) -> Array:
 def same_level_ksg(x: Array, y: Array, x_levels: Levels, y_levels: Levels, k: int = 3) -> Array:
     """The terms of mixed_ksg where rows of other levels are infinitely far, so that no order of levels matters.
 
-    With levels of one variable and columns of the other these are Ross' terms, with ln N for psi(N); without any
-    columns rows are counted. Where a level has too few rows, k is all its others; rows that are alone have no term.
+    With levels of one variable and columns of the other these are Ross' terms, with ln N for psi(N). Where a level has
+    too few rows, k is all its others; rows that are alone have no term.
 
     >>> label = np.repeat([0, 1], 50)
     >>> y = np.random.default_rng(0).normal(size=(100, 1)) + 10 * label[:, None]
     >>> same_level_ksg(np.zeros((100, 0)), y, label, np.zeros(100, int)).mean().round(2)  # ln 2 and a little
     np.float64(0.7)
     """
-    columns = np.hstack([x, y])
-    far = 1 + np.ptp(columns) if columns.size else 1.0
-    x, y = np.column_stack([far * x_levels, x]), np.column_stack([far * y_levels, y])
-    if not columns.size:
-        return _mixed_terms(x, y, np.ones(len(x)), np.zeros(len(x)))
+    far = 1 + np.ptp(np.hstack([x, y]))
+    x, y = np.column_stack([2 * far * x_levels, x]), np.column_stack([2 * far * y_levels, y])
     distance, _ = _neighbours(x, y, k)
     near = (distance < far).sum(1)
     radius = distance[np.arange(len(x)), near - 1]
@@ -72,7 +67,7 @@ def same_level_ksg(x: Array, y: Array, x_levels: Levels, y_levels: Levels, k: in
     return kept
 
 
-def _mixed_terms(x: Array, y: Array, k: NDArray[Any], radius: Array) -> Array:
+def _mixed_terms(x: Array, y: Array, k: NDArray[np.intp], radius: Array) -> Array:
     """psi(k~) + ln N - psi(n_x) - psi(n_y) of rows whose k-th neighbour is at the radius."""
     from scipy.special import digamma
 
