@@ -129,7 +129,7 @@ def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Ch
 def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Choice:
     """Where values are tied no density ratio is smooth: look at neighbours, or learn a lower bound."""
     width = x.shape[1] + y.shape[1]
-    near = columns.width if not columns.ordered else width  # dithered levels blur what is seen in many dimensions
+    near = width if columns.ordered else columns.width  # dithered levels blur what is seen in many dimensions
     if near <= _FEW_DIMENSIONS:
         return _same_levels(x, y, f"tied values: {_described(columns)}.", options)
 

@@ -135,8 +135,8 @@ def _scores(rows: Array, rng: np.random.Generator) -> Array:
 
 
 def _level_numbers(rows: Array | Levels) -> Levels:
-    """Numbers of the distinct rows."""
+    """Which of the distinct rows, or values, each is."""
     if rows.ndim == 2 and rows.shape[1] == 0:
         return np.zeros(len(rows), np.intp)
-    numbers: Levels = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    numbers: Levels = np.unique(rows, axis=0 if rows.ndim == 2 else None, return_inverse=True)[1].ravel()
     return numbers
