@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
 
 import flatclr
 from flatclr.mi import FAST, METHODS, FitSettings, MIEstimate, estimate, tasks
@@ -723,3 +724,146 @@ def test_masked_values_are_missing_ones():
 def test_seeds_of_numpy_are_whole_numbers():
     x, y = PAIR.sample(100, seed=0)
     assert estimate(x, y, "gaussian", seed=np.int64(3)).nats == estimate(x, y, "gaussian", seed=3).nats
+
+
+def likert(rng: np.random.Generator, rows: int, items: int) -> np.ndarray:
+    return rng.integers(1, 6, size=(rows, items))
+
+
+INDEPENDENT = {
+    "three items each": lambda rng, n: (likert(rng, n, 3), likert(rng, n, 3)),
+    "two items each": lambda rng, n: (likert(rng, n, 2), likert(rng, n, 2)),
+    "counts in five columns each": lambda rng, n: rng.poisson(3, size=(2, n, 5)),
+    "counts": lambda rng, n: rng.poisson(10, size=(2, n)),
+    "twenty levels": lambda rng, n: rng.integers(20, size=(2, n)),
+    "forty levels": lambda rng, n: rng.integers(40, size=(2, n)),
+    "eighty levels": lambda rng, n: rng.integers(80, size=(2, n)),
+    "forty levels and a normal": lambda rng, n: (rng.integers(40, size=n), rng.normal(size=n)),
+    "one of three columns": lambda rng, n: (np.c_[rng.integers(40, size=n), rng.normal(size=n)], rng.normal(size=n)),
+    "zeros": lambda rng, n: np.maximum(rng.normal(size=(2, n)), 0),
+    "rounded": lambda rng, n: rng.normal(size=(2, n)).round(1),
+}
+
+
+@pytest.mark.parametrize("rows", [1000, 3000])
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent_tied_columns_share_nothing(name: str, rows: int):
+    for seed in (0, 1):
+        result = estimate(*INDEPENDENT[name](np.random.default_rng(seed), rows), settings=FAST)
+
+        assert result.nats < 3 * result.standard_error + 0.01
+        assert result.nats > -0.05  # a lower bound of what was learned in vain
+
+
+def table_nats(table: np.ndarray) -> float:
+    """Information of a joint table of probabilities."""
+    outer = table.sum(1, keepdims=True) * table.sum(0, keepdims=True)
+    seen = table > 0
+    return float(np.sum(table[seen] * np.log(table[seen] / outer[seen])))
+
+
+def drawn(table: np.ndarray, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    place = np.random.default_rng(seed).choice(table.size, rows, p=table.ravel())
+    return np.unravel_index(place, table.shape)
+
+
+def channel(levels: int) -> np.ndarray:
+    """Codes without order: a permutation, but any code with probability 0.3."""
+    order = np.random.default_rng(1).permutation(levels)
+    return (0.7 * np.eye(levels)[order] + 0.3 / levels) / levels
+
+
+def rounded_normals(digits: int, correlation: float = 0.8) -> np.ndarray:
+    """Probabilities of the places that two rounded normals meet in, by a fine grid along x."""
+    step = 10.0**-digits
+    edges = np.arange(-5, 5 + 2 * step, step) - step / 2
+    inside = np.linspace(0, step, 41)[:-1] + step / 80
+    x = edges[:-1, None] + inside
+    scale = math.sqrt(1 - correlation**2)
+    below = norm.cdf((edges[:, None, None] - correlation * x) / scale)
+    table = (np.diff(below, axis=0) * norm.pdf(x)).mean(2).T
+    return table / table.sum()
+
+
+TABLES = {
+    "few places": (np.random.default_rng(0).dirichlet(np.full(48, 0.5)).reshape(6, 8), 1500),
+    "forty codes": (channel(40), 2000),
+    "hundred codes": (channel(100), 3000),
+    "rounded to whole numbers": (rounded_normals(0), 1000),
+    "rounded to tenths": (rounded_normals(1), 500),
+    "rounded to tenths, more rows": (rounded_normals(1), 3000),
+    "rounded to hundredths": (rounded_normals(2), 2000),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_discrete_pairs_are_read_near_the_information_of_their_table(name: str):
+    table, rows = TABLES[name]
+    for seed in (0, 1):
+        result = estimate(*drawn(table, rows, seed), settings=FAST)
+
+        assert abs(result.nats - table_nats(table)) < 3 * result.standard_error + 0.02
+
+
+def codes(levels: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """A code without order, a normal around its mean, and their information by quadrature."""
+    means = np.random.default_rng(7).normal(size=levels)
+    rng = np.random.default_rng(seed)
+    code = rng.integers(levels, size=rows)
+    t = np.linspace(-6, 6, 6001)
+    density = norm.pdf(t[:, None], means, 0.3).mean(1)
+    nats = float(-np.sum(density * np.log(density)) * (t[1] - t[0]) - norm.entropy(scale=0.3))
+    return code, means[code] + 0.3 * rng.normal(size=rows), nats
+
+
+@pytest.mark.parametrize(("levels", "rows"), [(10, 500), (45, 1000), (55, 1000), (100, 1000), (100, 10_000)])
+def test_codes_need_no_order_and_may_be_one_hot(levels: int, rows: int):
+    code, y, truth = codes(levels, rows, seed=0)
+    result = estimate(code, y)
+
+    assert abs(result.nats - truth) < 3 * result.standard_error + 0.02
+    assert "same levels" in result.reason
+    assert not any("ordered" in warning for warning in result.warnings)
+    if levels <= 55:
+        assert estimate(np.eye(levels)[code], y).nats == pytest.approx(result.nats, abs=1e-9)
+
+
+def test_codes_with_few_rows_each_are_taken_as_ordered_with_a_warning():
+    code, y, _ = codes(400, 1000, seed=0)
+
+    (warning,) = [w for w in estimate(code, y).warnings if "ordered" in w]
+    assert warning.startswith("1 tied column(s) have too many levels")
+    assert "one-hot encode" in warning
+
+
+@pytest.mark.parametrize("rows", [1000, 3000])
+def test_a_column_with_many_zeros_is_read_near_the_truth(rows: int):
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(2, rows))
+    y = 0.8 * x + 0.6 * noise
+    a, b = np.meshgrid(np.linspace(0.01, 5.99, 300), np.linspace(-6, 6, 601), indexing="ij")
+    above = norm.pdf(a) * norm.pdf(b, 0.8 * a, 0.6)
+    at_zero = norm.cdf(0, 0.8 * b[0], 0.6) * norm.pdf(b[0])
+    truth = 0.02**2 * np.sum(above * np.log(above / (norm.pdf(a) * norm.pdf(b))))
+    truth += 0.02 * np.sum(at_zero * np.log(at_zero / (0.5 * norm.pdf(b[0]))))
+
+    result = estimate(np.maximum(x, 0), y)
+
+    assert abs(result.nats - truth) < 3 * result.standard_error + 0.02
+
+
+@pytest.mark.parametrize(("rows", "near"), [(1000, 0.1), (10_000, 0.03)])
+def test_rounded_copies_are_counted_before_they_are_dithered(rows: int, near: float):
+    x = np.random.default_rng(0).normal(size=rows).round(2)
+    result = estimate(x, -x)
+
+    assert "counted" in result.reason
+    assert result.nats == pytest.approx(norm.entropy() + math.log(100), abs=near)
+
+
+def test_dithering_does_not_repeat_the_draws_that_made_the_rows():
+    draws = np.random.default_rng(0).uniform(size=(2, 2000))
+
+    result = estimate(*np.floor(40 * draws), seed=0)
+
+    assert result.nats < 3 * result.standard_error

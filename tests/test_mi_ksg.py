@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 from scipy.special import digamma
+from sklearn.feature_selection import mutual_info_classif
 
 from flatclr.mi import ksg, tasks
+from flatclr.mi.levels import count_terms
 from flatclr.mi.tasks import Array
 
 
@@ -95,3 +97,68 @@ def test_more_neighbours_than_rows_are_refused():
 
     with pytest.raises(ValueError, match="k must be a whole number >= 1 and <= 9, got 10; 3 to 10 are usual"):
         ksg.ksg_1(x, y, 10)
+
+
+def level_oracle(x: Array, y: Array, x_levels: Array, y_levels: Array, k: int) -> list[float]:
+    """Each row's term among the rows of its levels by sorting all distances, which are infinite between levels."""
+    d_x = np.where(x_levels[:, None] == x_levels, distances(x), np.inf)
+    d_y = np.where(y_levels[:, None] == y_levels, distances(y), np.inf)
+    joint, terms = np.maximum(d_x, d_y), []
+    for i in range(len(x)):
+        others = np.sort(np.delete(joint[i], i))
+        near = min(k, int(np.isfinite(others).sum()))
+        if near:
+            n_x, n_y = (int((d[i] < others[near - 1]).sum()) for d in (d_x, d_y))
+            terms.append(digamma(near) + math.log(len(x)) - digamma(n_x) - digamma(n_y))
+    return terms
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_terms_among_the_same_levels_equal_the_loop_even_where_a_level_has_few_rows(k: int):
+    rng = np.random.default_rng(k)
+    x, y = rng.normal(size=(80, 1)), rng.normal(size=(80, 2))
+    x_levels, y_levels = rng.integers(3, size=80), rng.poisson(1, size=80)
+    expected = level_oracle(x, y, x_levels, y_levels, k)
+
+    assert len(expected) < 80  # some rows are alone
+    np.testing.assert_allclose(ksg.same_level_ksg(x, y, x_levels, y_levels, k), expected)
+
+
+def test_levels_against_one_column_are_read_as_scikit_learn_reads_them():
+    rng = np.random.default_rng(0)
+    label = rng.integers(8, size=400)
+    y = rng.normal(size=(400, 1)) + 0.3 * label[:, None]
+    terms = ksg.same_level_ksg(np.zeros((400, 0)), y, label, np.zeros(400, int), 3)
+
+    (expected,) = mutual_info_classif(y, label, discrete_features=False, n_neighbors=3, random_state=0)
+    assert terms.mean() + digamma(400) - math.log(400) == pytest.approx(expected, abs=1e-8)  # it adds a little noise
+
+
+def test_the_names_of_levels_do_not_matter():
+    rng = np.random.default_rng(0)
+    label, y = rng.integers(9, size=300), rng.normal(size=(300, 1))
+    nothing, same = np.zeros((300, 0)), np.zeros(300, int)
+
+    renamed = rng.permutation(9)[label]
+    np.testing.assert_allclose(
+        ksg.same_level_ksg(nothing, y, label, same), ksg.same_level_ksg(nothing, y, renamed, same)
+    )
+
+
+def test_counts_equal_the_recursion_of_their_digamma():
+    """G(1) = -gamma - ln 2, G(2) = 2 + G(1), G(2n + 1) = G(2n), G(2n + 2) = G(2n) + 2 / (2n + 1)."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(4, size=200), rng.poisson(2, size=200)
+    value = [math.nan, -np.euler_gamma - math.log(2), 2 - np.euler_gamma - math.log(2)]
+    while len(value) <= 200:
+        n = len(value)
+        value.append(value[n - 1] if n % 2 else value[n - 2] + 2 / (n - 1))
+
+    expected = [
+        value[int(((x == a) & (y == b)).sum())]
+        + math.log(200)
+        - value[int((x == a).sum())]
+        - value[int((y == b).sum())]
+        for a, b in zip(x, y, strict=True)
+    ]
+    np.testing.assert_allclose(count_terms(x, y), expected)

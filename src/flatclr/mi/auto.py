@@ -7,9 +7,9 @@
 3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is the neighbour estimate,
    or the anchored critic's lower bound on evaluation rows that took no part in any of these choices.
 
-Families and plain neighbours are for continuous columns. With discrete ones, counting and neighbours for mixtures serve
-where rows are dense; elsewhere a classifier of the discrete variable, or else the anchored critic: both are lower
-bounds whatever the columns are.
+Families and plain neighbours are for continuous columns. With discrete ones, rows are counted where they meet in few
+places, and in few dimensions neighbours are sought among rows of the same levels; elsewhere a classifier of the
+discrete variable answers, or else the anchored critic: both are lower bounds whatever the columns are.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ import torch
 
 from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian, refitted
-from flatclr.mi.critics import anchor_of, anchored
+from flatclr.mi.critics import anchored
 from flatclr.mi.inputs import dithered
-from flatclr.mi.methods import InfoNCE, Reading
+from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
+from flatclr.mi.methods import Reading
 from flatclr.mi.runners import (
+    NEIGHBOUR_COLUMNS,
     Options,
     Outcome,
+    family_bound,
     outcome_of,
     plug_in,
     run_neighbours,
@@ -39,8 +42,6 @@ from flatclr.mi.splits import Split, splits
 from flatclr.mi.tasks import Array
 
 _FEW_DIMENSIONS = 4  # of x and y together: neighbours are hard to beat
-_NEIGHBOUR_DIMENSIONS = 10
-_ROWS_PER_PLACE = 5
 _CLEAR = 2.0  # standard errors
 _LEAST_GAIN = 0.01  # nats
 
@@ -62,14 +63,31 @@ class Choice:
 def choose(x: Array, y: Array, *, tied: bool, discrete: bool, options: Options) -> Choice:
     """Run what suits these rows, of columns that are tied, as rounded ones are, or even discrete."""
     split = next(splits(len(x), options.seed))
-    if discrete:
-        return _choose_mixed(x, y, split, options)
     if not tied:
         return _choose_continuous(x, y, split, options)
-    rng = np.random.default_rng(options.seed)
+    columns = sort_columns(x, y)
+    if not columns.ordered and not columns.continuous:
+        reason = f"tied values in {columns.places} places, several rows in each: they are counted."
+        return _same_levels(x, y, reason, options)
+    if discrete:
+        return _choose_mixed(x, y, columns, split, options)
+    return _choose_rounded(x, y, columns, split, options)
+
+
+def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Choice:
+    """As if columns were not rounded, unless they are codes whose levels tell more than their order."""
+    rng = dither_rng(options.seed)
     choice = _choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
     reason = f"rounded columns were given further digits at random: {choice.reason}"
-    return replace(choice, reason=reason, again=lambda x, y: choice.again(dithered(x, rng), dithered(y, rng)))
+    if columns.apart and columns.width <= _FEW_DIMENSIONS:
+        neighbours = run_levels(x, y, options)
+        if neighbours.nats - choice.outcome.nats > _margin(neighbours, choice.outcome):
+            told = f"{choice.outcome.nats:.3f} nats if rounded, but {_described(columns)} see {neighbours.nats:.3f}."
+            return _same_levels(x, y, told, options)
+    outcome = replace(choice.outcome, warnings=(*choice.outcome.warnings, *columns.warnings))
+    return replace(
+        choice, outcome=outcome, reason=reason, again=lambda x, y: choice.again(dithered(x, rng), dithered(y, rng))
+    )
 
 
 def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Choice:
@@ -94,7 +112,7 @@ def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Ch
         return _neighbours("ksg", x, y, reason, options)
 
     learned, residual = _learned(copula, x, y, split, options)
-    if width <= _NEIGHBOUR_DIMENSIONS:
+    if width <= NEIGHBOUR_COLUMNS:
         neighbours = run_neighbours("ksg", x[seen], y[seen], options)
         if neighbours.nats - residual.nats > _margin(neighbours, residual):
             reason = f"{reached}, a residual network on top {residual.nats:.3f}, neighbours see {neighbours.nats:.3f}."
@@ -109,15 +127,12 @@ def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Ch
     return Choice(learned, f"infonce, anchored on {family}", reason, again)
 
 
-def _choose_mixed(x: Array, y: Array, split: Split, options: Options) -> Choice:
-    """Where values are tied no density ratio is smooth: count, look at neighbours, or learn a lower bound."""
+def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Choice:
+    """Where values are tied no density ratio is smooth: look at neighbours, or learn a lower bound."""
     width = x.shape[1] + y.shape[1]
-    places = len(np.unique(np.hstack([x, y]), axis=0))
-    if places * _ROWS_PER_PLACE <= len(x):
-        reason = f"tied values in {places} places, several rows in each: the estimator for mixed data counts them."
-        return _neighbours("mixed_ksg", x, y, reason, options)
-    if width <= _FEW_DIMENSIONS:
-        return _neighbours("mixed_ksg", x, y, "tied values: the estimator for mixed data.", options)
+    near = width if columns.ordered else columns.width  # dithered levels blur what is seen in many dimensions
+    if near <= _FEW_DIMENSIONS:
+        return _same_levels(x, y, f"tied values: {_described(columns)}.", options)
 
     def learn(x: Array, y: Array) -> tuple[Outcome, Reading, str, str]:
         labelled = with_labels(x, y)
@@ -130,13 +145,26 @@ def _choose_mixed(x: Array, y: Array, split: Split, options: Options) -> Choice:
 
     learned, validation, method, why = learn(x, y)
     reason = f"tied values in {width} dimensions: {why} reaches {validation.nats:.3f} nats on validation"
-    if width <= _NEIGHBOUR_DIMENSIONS:
+    if near <= NEIGHBOUR_COLUMNS and not columns.ordered:
         seen = np.concatenate([split.train, split.validation])
-        neighbours = run_neighbours("mixed_ksg", x[seen], y[seen], options)
+        neighbours = run_levels(x[seen], y[seen], options)
         reason += f", neighbours see {neighbours.nats:.3f}"
         if neighbours.nats - validation.nats > _margin(neighbours, validation):
-            return _neighbours("mixed_ksg", x, y, f"{reason}.", options)
+            return _same_levels(x, y, f"{reason}.", options)
     return Choice(learned, method, f"{reason}.", lambda x, y: learn(x, y)[0])
+
+
+def _described(columns: Tied) -> str:
+    told = f"neighbours of the same levels in {columns.places} places" if columns.apart else "neighbours"
+    ordered = f" after dithering {len(columns.ordered)} column(s) of more levels" if columns.ordered else ""
+    return told + ordered
+
+
+def _same_levels(x: Array, y: Array, reason: str, options: Options) -> Choice:
+    def run(x: Array, y: Array) -> Outcome:
+        return run_levels(x, y, options)
+
+    return Choice(run(x, y), "mixed_ksg", reason, run)
 
 
 def _neighbours(name: str, x: Array, y: Array, reason: str, options: Options) -> Choice:
@@ -151,8 +179,7 @@ def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading
     best: tuple[str, Copula, Reading] | None = None
     for name, fit_family in FAMILIES.items():
         copula = fit_family(x[split.train], y[split.train])
-        parts = to_tensors(copula, x, y, split)
-        reading = InfoNCE(anchor_of(copula), x.shape[1], y.shape[1], 0).read(*parts.validation)
+        reading = family_bound(copula, x, y, split.validation)
         if best is None or _clearly_above(reading, best[2], _LEAST_GAIN / 2):
             best = (name, copula, reading)
     assert best is not None
@@ -172,7 +199,7 @@ def _confirmed(copula: Copula, validation: Reading) -> bool:
     return copula.plug_in_nats - validation.nats < 2 * cost + 3 * validation.standard_error + _LEAST_GAIN
 
 
-def _margin(neighbours: Outcome, reading: Reading) -> float:
+def _margin(neighbours: Outcome, reading: Outcome | Reading) -> float:
     return _CLEAR * math.hypot(neighbours.standard_error, reading.standard_error)
 
 

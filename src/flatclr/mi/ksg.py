@@ -1,6 +1,7 @@
-"""Nearest-neighbour estimators of mutual information (Kraskov et al. 2004; Gao et al. 2017): one value per row.
+"""Nearest-neighbour estimators of mutual information: one value per row.
 
-Their mean is the estimate. Neighbours are found by scipy's k-d trees in the maximum norm.
+Kraskov et al. 2004 (ksg_1, ksg_2); Gao et al. 2017 (mixed_ksg); Ross 2014 (same_level_ksg). The mean is the estimate.
+Neighbours are found by scipy's k-d trees in the maximum norm.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from flatclr.checks import require_count
 from flatclr.mi.tasks import Array
+
+Levels = NDArray[np.intp]  # [N] level numbers
 
 
 def ksg_1(x: Array, y: Array, k: int = 3) -> Array:
@@ -37,18 +40,43 @@ def mixed_ksg(x: Array, y: Array, k: int = 3) -> Array:
     """psi(k~) + ln N - psi(n_x) - psi(n_y) for mixtures of discrete and continuous parts.
 
     Counts include the row itself; where the k-th neighbour is at distance 0, k~ is the number of rows in that place.
+    They are strict elsewhere, as in the authors' code; the paper prints log(n + 1) of counts up to and with the radius.
+    Either misreads lattices, where many rows lie exactly at the radius.
     """
+    distance, _ = _neighbours(x, y, k)
+    return _mixed_terms(x, y, np.full(len(x), k), distance[:, -1])
+
+
+def same_level_ksg(x: Array, y: Array, x_levels: Levels, y_levels: Levels, k: int = 3) -> Array:
+    """The terms of mixed_ksg where rows of other levels are infinitely far, so that no order of levels matters.
+
+    With levels of one variable and columns of the other these are Ross' terms, with ln N for psi(N). Where a level has
+    too few rows, k is all its others; rows that are alone have no term.
+
+    >>> label = np.repeat([0, 1], 50)
+    >>> y = np.random.default_rng(0).normal(size=(100, 1)) + 10 * label[:, None]
+    >>> same_level_ksg(np.zeros((100, 0)), y, label, np.zeros(100, int)).mean().round(2)  # ln 2 and a little
+    np.float64(0.7)
+    """
+    far = 1 + np.ptp(np.hstack([x, y]))
+    x, y = np.column_stack([2 * far * x_levels, x]), np.column_stack([2 * far * y_levels, y])
+    distance, _ = _neighbours(x, y, k)
+    near = (distance < far).sum(1)
+    radius = distance[np.arange(len(x)), near - 1]
+    kept: Array = _mixed_terms(x, y, near, radius)[near > 0]
+    return kept
+
+
+def _mixed_terms(x: Array, y: Array, k: NDArray[np.intp], radius: Array) -> Array:
+    """psi(k~) + ln N - psi(n_x) - psi(n_y) of rows whose k-th neighbour is at the radius."""
     from scipy.special import digamma
 
-    distance, _ = _neighbours(x, y, k)
-    radius = distance[:, -1]
     tied = radius == 0
-    same_place = np.full(len(x), k)
     if tied.any():
-        same_place[tied] = _others_within(np.hstack([x, y]), np.zeros(len(x)))[tied] + 1
+        k = np.where(tied, _others_within(np.hstack([x, y]), np.zeros(len(x))) + 1, k)
     inside = np.where(tied, 0, np.nextafter(radius, 0))
     n_x, n_y = _others_within(x, inside) + 1, _others_within(y, inside) + 1
-    terms: Array = digamma(same_place) + np.log(len(x)) - digamma(n_x) - digamma(n_y)
+    terms: Array = digamma(k) + np.log(len(x)) - digamma(n_x) - digamma(n_y)
     return terms
 
 

@@ -1,0 +1,142 @@
+"""Tables with tied columns: levels that many rows share are told apart, the others are dithered."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatclr.mi.inputs import dithered, is_tied
+from flatclr.mi.ksg import Levels, same_level_ksg
+from flatclr.mi.limits import all_pairs
+from flatclr.mi.margins import RankNormal
+from flatclr.mi.runners import Options, Outcome
+from flatclr.mi.tasks import Array
+
+_ROWS_PER_LEVEL = 5
+_ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
+_ROWS_PER_PAIR = 2  # of levels that determine each other
+_DITHER = 0xD17  # keeps the noise from repeating draws of a user who made the rows with the same seed
+
+
+@dataclass(frozen=True)
+class Tied:
+    """How columns are read; they are numbered through x and y."""
+
+    apart: tuple[int, ...]  # levels are only equal or not
+    ordered: tuple[int, ...]  # too many levels for the rows: near ones stand in for equal ones
+    continuous: tuple[int, ...]
+    places: int  # of the columns apart
+
+    @property
+    def width(self) -> int:
+        """Dimensions that neighbours are sought in; all levels apart are one."""
+        return bool(self.apart) + len(self.ordered) + len(self.continuous)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.ordered:
+            return ()
+        return (
+            f"{len(self.ordered)} tied column(s) have too many levels for the rows and were taken as ordered; one-hot "
+            "encode codes that have no order.",
+        )
+
+
+def sort_columns(x: Array, y: Array) -> Tied:
+    """Tell levels apart, of the columns with the fewest first, while places keep enough rows or split no further.
+
+    >>> rng = np.random.default_rng(0)
+    >>> sex, city, age = rng.integers([[2], [50], [90]], size=(3, 2000))
+    >>> sort_columns(np.stack([sex, rng.normal(size=2000)], 1), np.stack([age, city], 1))
+    Tied(apart=(0, 3), ordered=(2,), continuous=(1,), places=100)
+    """
+    columns = [*x.T, *y.T]
+    numbers = {i: _level_numbers(column) for i, column in enumerate(columns) if is_tied(column)}
+    pairs = _one_to_one(x, y) if len(numbers) == len(columns) else 0
+    if 0 < pairs * _ROWS_PER_PAIR <= len(x):
+        return Tied(tuple(numbers), (), (), pairs)
+    place, places, apart = np.zeros(len(x), np.intp), 1, list[int]()
+    for i in sorted(numbers, key=lambda i: numbers[i].max()):
+        finer = _level_numbers(place * (numbers[i].max() + 1) + numbers[i])
+        found = int(finer.max()) + 1
+        both = any((j < x.shape[1]) != (i < x.shape[1]) for j in apart)
+        if found == places or found * (_ROWS_PER_PLACE if both else _ROWS_PER_LEVEL) <= len(x):
+            place, places = finer, found
+            apart.append(i)
+    ordered = tuple(i for i in numbers if i not in apart)
+    continuous = tuple(i for i in range(len(columns)) if i not in numbers)
+    return Tied(tuple(sorted(apart)), ordered, continuous, places)
+
+
+def run_levels(x: Array, y: Array, options: Options) -> Outcome:
+    """Neighbours among rows of the same levels, on normal scores of the other columns; without any, counts."""
+    tied, rng = sort_columns(x, y), dither_rng(options.seed)
+    parts = []
+    for variable, first in ((x, 0), (y, x.shape[1])):
+        apart = [i - first for i in tied.apart if 0 <= i - first < variable.shape[1]]
+        rest = np.delete(variable, apart, axis=1)
+        parts.append((_scores(rest, rng), _level_numbers(variable[:, apart])))
+    (x_scores, x_levels), (y_scores, y_levels) = parts
+    if x_scores.shape[1] + y_scores.shape[1] == 0:
+        terms = count_terms(x_levels, y_levels)
+        second_order = math.sqrt((tied.places - 1) / 2) / len(x)  # of a chi-square, where all rows have one surprise
+    else:
+        terms, second_order = same_level_ksg(x_scores, y_scores, x_levels, y_levels, options.k), 0.0
+    return Outcome(
+        nats=max(float(terms.mean()), 0.0),
+        kind="neither",
+        rows=len(x),
+        influence=terms,
+        negative_pairs=all_pairs(len(x)),
+        second_order=second_order,
+        rows_interact=True,
+        warnings=tied.warnings,
+    )
+
+
+def count_terms(x_levels: Levels, y_levels: Levels) -> Array:
+    """G(n_xy) + ln N - G(n_x) - G(n_y) of each row, n counting the rows of its levels, with it.
+
+    G(n) = psi(n) + (-1)^n [psi((n + 1)/2) - psi(n/2)]/2 undoes most of what log n errs by (Grassberger 2003).
+
+    >>> label = np.repeat([0, 1, 2, 3], 250)  # ln 4 = 1.39
+    >>> count_terms(label, label).mean().round(2)
+    np.float64(1.39)
+    """
+    from scipy.special import digamma
+
+    def log_count(levels: Levels) -> Array:
+        n = np.bincount(levels)[levels]
+        value: Array = digamma(n) + (1 - 2 * (n % 2)) * (digamma((n + 1) / 2) - digamma(n / 2)) / 2
+        return value
+
+    both = _level_numbers(np.stack([x_levels, y_levels], 1))
+    terms: Array = log_count(both) + np.log(len(both)) - log_count(x_levels) - log_count(y_levels)
+    return terms
+
+
+def dither_rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, _DITHER])
+
+
+def _one_to_one(x: Array, y: Array) -> int:
+    """How many places there are if each level of x goes with one of y and the reverse, else 0."""
+    places, x_places, y_places = (int(_level_numbers(rows).max()) + 1 for rows in (np.hstack([x, y]), x, y))
+    return places if places == x_places == y_places else 0
+
+
+def _scores(rows: Array, rng: np.random.Generator) -> Array:
+    if rows.shape[1] == 0:
+        return rows
+    moved = dithered(rows, rng)
+    return RankNormal.fit(moved)(moved)
+
+
+def _level_numbers(rows: Array | Levels) -> Levels:
+    """Which of the distinct rows, or values, each is."""
+    if rows.ndim == 2 and rows.shape[1] == 0:
+        return np.zeros(len(rows), np.intp)
+    numbers: Levels = np.unique(rows, axis=0 if rows.ndim == 2 else None, return_inverse=True)[1].ravel()
+    return numbers
