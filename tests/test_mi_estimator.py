@@ -828,12 +828,16 @@ def test_codes_need_no_order_and_may_be_one_hot(levels: int, rows: int):
         assert estimate(np.eye(levels)[code], y).nats == pytest.approx(result.nats, abs=1e-9)
 
 
-def test_codes_with_few_rows_each_are_taken_as_ordered_with_a_warning():
-    code, y, _ = codes(400, 1000, seed=0)
+def test_codes_with_few_rows_each_are_taken_as_ordered_unless_they_are_one_hot():
+    code, y, truth = codes(400, 1000, seed=0)
+    result, one_hot = estimate(code, y), estimate(np.eye(400)[code], y)
 
-    (warning,) = [w for w in estimate(code, y).warnings if "ordered" in w]
+    (warning,) = [w for w in result.warnings if "ordered" in w]
     assert warning.startswith("1 tied column(s) have too many levels")
     assert "one-hot encode" in warning
+    assert result.nats < truth / 2
+    assert not any("ordered" in w for w in one_hot.warnings)
+    assert abs(one_hot.nats - truth) < 3 * one_hot.standard_error + 0.02
 
 
 @pytest.mark.parametrize("rows", [1000, 3000])

@@ -16,7 +16,7 @@ from flatclr.mi.tasks import Array
 
 _ROWS_PER_LEVEL = 5
 _ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
-_ROWS_PER_PAIR = 2  # of levels that determine each other
+_FEWEST_ROWS = 2  # where nothing else can be meant: of one-hot codes, and of levels that determine each other
 _DITHER = 0xD17  # keeps the noise from repeating draws of a user who made the rows with the same seed
 
 
@@ -45,7 +45,7 @@ class Tied:
 
 
 def sort_columns(x: Array, y: Array) -> Tied:
-    """Tell levels apart, of the columns with the fewest first, while places keep enough rows or split no further.
+    """Tell levels apart, of the columns with the fewest first, while places keep enough rows.
 
     >>> rng = np.random.default_rng(0)
     >>> sex, city, age = rng.integers([[2], [50], [90]], size=(3, 2000))
@@ -55,14 +55,17 @@ def sort_columns(x: Array, y: Array) -> Tied:
     columns = [*x.T, *y.T]
     numbers = {i: _level_numbers(column) for i, column in enumerate(columns) if is_tied(column)}
     pairs = _one_to_one(x, y) if len(numbers) == len(columns) else 0
-    if 0 < pairs * _ROWS_PER_PAIR <= len(x):
+    if 0 < pairs * _FEWEST_ROWS <= len(x):
         return Tied(tuple(numbers), (), (), pairs)
     place, places, apart = np.zeros(len(x), np.intp), 1, list[int]()
     for i in sorted(numbers, key=lambda i: numbers[i].max()):
         finer = _level_numbers(place * (numbers[i].max() + 1) + numbers[i])
         found = int(finer.max()) + 1
         both = any((j < x.shape[1]) != (i < x.shape[1]) for j in apart)
-        if found == places or found * (_ROWS_PER_PLACE if both else _ROWS_PER_LEVEL) <= len(x):
+        needed = _ROWS_PER_PLACE if both else _ROWS_PER_LEVEL
+        if found <= places + 1:  # as a column of a one-hot code splits off its own level only
+            needed = _FEWEST_ROWS
+        if found * needed <= len(x):
             place, places = finer, found
             apart.append(i)
     ordered = tuple(i for i in numbers if i not in apart)
