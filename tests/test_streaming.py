@@ -7,7 +7,7 @@ import pickle
 import re
 import sys
 import tarfile
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -70,6 +70,8 @@ def test_batches_are_the_planned_ones_whatever_the_number_of_workers(tmp_path: P
 
 
 def test_a_slow_batch_does_not_lose_its_turn() -> None:
+    second_was_read = threading.Event()
+
     class Uneven:
         def batches_in_flight(self, batch_size: int) -> int:
             return 24 // batch_size
@@ -78,7 +80,10 @@ def test_a_slow_batch_does_not_lose_its_turn() -> None:
             return 40
 
         def batch(self, index: Tensor) -> Tensor:
-            time.sleep(0.02 if index[0] % 3 == 0 else 0)
+            if torch.equal(index, plan.indices(0)):
+                assert second_was_read.wait(timeout=30)
+            if torch.equal(index, plan.indices(1)):
+                second_was_read.set()
             return index.view(-1, 1)
 
     plan = BatchPlan(samples=40, batch_size=4, seed=0)

@@ -42,7 +42,8 @@ def effective_rank(features: Tensor) -> Tensor:
     tensor(2.)
     """
     require_matrix("features", features)
-    centred = features.double() - features.double().mean(0)
+    rows = features.double()
+    centred = rows - rows.mean(0)
     # their squares are those of the smaller Gram matrix, found many times faster, up to rounding of the largest
     squares = torch.linalg.eigvalsh(centred.T @ centred if len(centred) >= centred.shape[1] else centred @ centred.T)
     rounding = len(squares) * torch.finfo(squares.dtype).eps * squares.max()

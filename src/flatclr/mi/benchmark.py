@@ -133,7 +133,8 @@ def _cell_of(row: dict[str, Any]) -> Cell:
 def measured_before(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     """How many results are of which other commit than the present one."""
     commits = [row.get("environment", {}).get("commit", "unknown") for row in rows]
-    return {commit: commits.count(commit) for commit in dict.fromkeys(commits) if commit != machine()["commit"]}
+    here = machine()["commit"]
+    return {commit: commits.count(commit) for commit in dict.fromkeys(commits) if commit != here}
 
 
 def mean_by(rows: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> dict[tuple[str, str], float]:

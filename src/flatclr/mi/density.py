@@ -79,8 +79,9 @@ def _club(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:
 
 def _l1out(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:
     """Values, and these less each x's shares in the other rows' mixtures, which average to one."""
+    values = bounds.l1out(log_q_KK)
     others = log_q_KK.clone().fill_diagonal_(-torch.inf)
-    return bounds.l1out(log_q_KK), bounds.l1out(log_q_KK) - others.softmax(0).sum(1)
+    return values, values - others.softmax(0).sum(1)
 
 
 def gaussian_entropy_nats(y: Tensor) -> float:

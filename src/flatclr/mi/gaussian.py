@@ -90,7 +90,7 @@ def shrunk_correlation(z: Array) -> Array:
     weight = sum_{i != j} var(r_ij) / sum_{i != j} r_ij^2: nothing at many rows, much where rows are few for the width.
     """
     rows, standard = len(z), _standardised(z)
-    correlation = correlation_of(z)
+    correlation = _correlation(standard)
     fourth = (standard**2).T @ standard**2 / rows
     off = ~np.eye(len(correlation), dtype=bool)
     noise = ((fourth - correlation**2)[off]).sum() / (rows - 1)
@@ -100,8 +100,11 @@ def shrunk_correlation(z: Array) -> Array:
 
 def correlation_of(z: Array) -> Array:
     """Plain correlation matrix; a column that does not vary in these rows correlates with nothing."""
-    standard = _standardised(z)
-    correlation: Array = standard.T @ standard / len(z)
+    return _correlation(_standardised(z))
+
+
+def _correlation(standard: Array) -> Array:
+    correlation: Array = standard.T @ standard / len(standard)
     np.fill_diagonal(correlation, 1.0)
     return correlation
 
