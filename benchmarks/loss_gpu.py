@@ -4,9 +4,10 @@
 
 N counts rows, both views together. "plain" materialises the score matrix in float32, its labels made once; "plain bf16"
 in bfloat16. Eager times are between two events around a call, launches included; graph times are replays of a CUDA
-graph of the same call. Memory is the growth of the peak over what was allocated before the call. The floor is the
-larger of the products (two views: 5 N^2 d operations, thanks to symmetry; cross: 8 N^2 d for N pairs) at the rate of a
-large bfloat16 product measured in the same run, and of the exponentials at 3.9e12 a second.
+graph of the same call; a "graphed callable" is an eager call of what `torch.cuda.make_graphed_callables` makes of it.
+Memory is the growth of the peak over what was allocated before the call. The floor is the larger of the products (two
+views: 5 N^2 d operations, thanks to symmetry; cross: 8 N^2 d for N pairs) at the rate of a large bfloat16 product
+measured in the same run, and of the exponentials at 3.9e12 a second.
 
 --tune times tile shapes of every kernel instead; the best go into the tables of `flatclr.kernels.fused_triton`.
 """
@@ -35,6 +36,7 @@ from benchmarks.loss_cpu import BETA, Loss, plain_cross, plain_two_view_hoisted,
 
 EXPONENTIALS_PER_SECOND = 3.9e12
 SECONDS_PER_ENTRY = 0.6
+LARGEST_GRAPHED = 8192  # rows up to which launches take longer than kernels
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ def measure(target: Target, rate: float) -> list[dict[str, Any]]:
             row |= {"eager ms": "out of memory", "graph ms": "", "of floor": "", "extra MiB": ""}
         table.append(row | {"target ms": "" if target.target_ms is None else f"{target.target_ms:g}"})
         torch.cuda.empty_cache()
+    if target.rows <= LARGEST_GRAPHED:
+        loss = torch.cuda.make_graphed_callables(losses(target.pairing)["triton"], (z_a, z_b))
+        eager, spread = record.median_and_spread(event_ms(step(loss, z_a, z_b)))
+        table.append({**table[-1], "loss": "triton, graphed callable", "eager ms": f"{eager:.3g} ± {spread:.2g}"})
+        table[-1] |= {"graph ms": "", "of floor": f"{floor_ms / eager:.0%}", "extra MiB": ""}
     return table
 
 

@@ -370,3 +370,18 @@ def test_any_size_and_alignment_gives_the_same_gradient() -> None:
                     for backend in ("triton", "torch")
                 ]
                 torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_graphed_callable_gives_the_gradients_of_the_loss(backend: str, dtype: torch.dtype) -> None:
+    """What those use who call the loss from an eager loop: `torch.cuda.make_graphed_callables`."""
+    objective = flatclr.FlatNCE(0.2, backend=backend).cuda()
+    sample = tuple(torch.randn(600, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+    graphed = torch.cuda.make_graphed_callables(flatclr.FlatNCE(0.2, backend=backend).cuda(), sample)
+    for _ in range(2):
+        z_a, z_b = (torch.randn(600, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+        expected = torch.autograd.grad(objective(z_a, z_b), (z_a, z_b))
+        got = torch.autograd.grad(graphed(z_a, z_b), (z_a, z_b))
+        for mine, theirs in zip(got, expected, strict=True):
+            assert torch.equal(mine, theirs)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import flatclr
-from flatclr.data.sources import Dataset, PairedArrays
+from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
@@ -434,3 +434,30 @@ def test_callbacks_hear_every_row_of_metrics(tmp_path: Path) -> None:
     assert rows[0]["kind"] == "evaluation"
     assert rows[0]["step"] == 0  # the untrained encoder
     assert [heard[0]["kind"], heard[-1]["kind"]] == ["start", "end"]
+
+
+def test_views_of_another_size_train_an_encoder_of_the_images(tmp_path: Path) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    class Watched(nn.Sequential):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append((self.training, images.shape[-1]))
+            return super().forward(images)
+
+    encoder = Watched(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    data = Dataset("random", ResidentImages(torch.randint(256, (40, 1, 28, 28), dtype=torch.uint8)), None)
+    train(config(tmp_path / "run", 3, view_size=20, eval_every=3, micro_batch=None), data=data, encoder=encoder)
+    assert {size for training, size in seen if training} == {20}
+    assert {size for training, size in seen if not training} == {20, 28}  # the pool of views, and features of images
+
+
+def test_an_encoder_bound_to_its_size_refuses_views_of_another(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"view_size must be one that the encoder takes .* got 20 .*leave it out"):
+        train(config(tmp_path / "run", 3, view_size=20, encoder="mlp", encoder_options={"width": 8}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_paired_data_have_no_view_size(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pairs.npz", x=np.random.rand(40, 3).astype("f"), y=np.random.rand(40, 2).astype("f"))
+    with pytest.raises(ValueError, match=r"view_size must be None for paired data, got 20"):
+        train(config(tmp_path / "run", 3, data=str(tmp_path / "pairs.npz"), encoder="auto", view_size=20))

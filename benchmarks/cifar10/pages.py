@@ -663,9 +663,10 @@ def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
     rows = [_held_out_row(book, run, {"run": run.name, "changed": run.objective}) for run in runs]
     scale, voting = book.scale, book.scale.images - book.scale.held_out
     text = (
-        f"For {scale.screen_epochs:g} epochs without {scale.held_out:,} of the training images, on which kNN is "
-        f"measured ({_neighbours(voting)} among all others); each with what stands above it, one seed, 95 % intervals "
-        "over the held-out images."
+        f"For {scale.screen_epochs:g} epochs, where nothing else is said, without {scale.held_out:,} of the training "
+        f"images, on which kNN is measured ({_neighbours(voting)} among all others); + is with what stands above it, "
+        "... is with the last row that begins with +. Views of 24 pixels cost about 24² / 32² of the time, so that the "
+        "longer runs take about as long as the others. One seed, 95 % intervals over the held-out images."
     )
     return ["## What was tried for the recipe", text, record.markdown(rows)]
 

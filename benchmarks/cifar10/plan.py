@@ -39,7 +39,7 @@ class Scale:
     epochs: float
     rate_epochs: float
     screen_epochs: float
-    screened: Mapping[str, Settings]  # over the fast recipe, by what it is called
+    screened: Mapping[str, Settings]  # by what it is called; all that the fast recipe may take from there
     fast: tuple[Settings, ...]  # candidates, over the fast recipe
     eval_samples: int
     rate_eval_samples: int
@@ -48,6 +48,9 @@ class Scale:
         return max(1, round(epochs * ((images or self.images) // batch)))
 
 
+PLAIN: Settings = {"views": {}, "view_size": None, "head_width": None, "encoder_options": {}}
+GRAY: Settings = {"views": {"grayscale_probability": 0.1}}
+WIDE: Settings = {"head_width": 1024}
 FULL = Scale(
     name="full",
     recipe="cifar10",
@@ -64,10 +67,18 @@ FULL = Scale(
     rate_epochs=4.0,
     screen_epochs=12.0,
     screened={
-        "as the recipe cifar10": {"views": {}, "head_width": None},
-        "+ grayscale 0.1 instead of 0.2": {"head_width": None},
-        "+ head 1024 wide": {},
-        "+ residual blocks that start as the identity": {"encoder_options": {"zero_init_gain": True}},
+        "as the recipe cifar10": {**PLAIN},
+        "+ grayscale 0.1 instead of 0.2": {**PLAIN, **GRAY},
+        "+ head 1024 wide": {**PLAIN, **GRAY, **WIDE},
+        "... and residual blocks that start as the identity": {
+            **PLAIN,
+            **GRAY,
+            **WIDE,
+            "encoder_options": {"zero_init_gain": True},
+        },
+        "... and views of 24 pixels": {**PLAIN, **GRAY, **WIDE, "view_size": 24},
+        "... and views of 24 pixels, 21 epochs": {**PLAIN, **GRAY, **WIDE, "view_size": 24, "epochs": 21.0},
+        "... and views of 20 pixels, 30 epochs": {**PLAIN, **GRAY, **WIDE, "view_size": 20, "epochs": 30.0},
     },
     fast=(
         {"epochs": 80.0, "learning_rate": 0.24},
@@ -323,24 +334,18 @@ def _over_fast(
 
 def _screen(scale: Scale, _: Rates) -> list[PlannedRun]:
     images, batch = scale.images - scale.held_out, RECIPES[scale.fast_recipe]().batch_size
-    once = {
-        "epochs": scale.screen_epochs,
-        "warmup_epochs": round(FAST_WARMUP_SHARE * scale.screen_epochs, 6),
-        "eval_every": scale.steps(batch, scale.screen_epochs, images),
-    }
-    return [
-        _over_fast(
-            scale,
-            "screen",
-            f"screen-{number}",
-            what,
-            {**settings, **once},
-            images=images,
-            held_out=True,
-            protocols=(),
-        )
-        for number, (what, settings) in enumerate(scale.screened.items())
-    ]
+
+    def tried(number: int, what: str, settings: Settings) -> PlannedRun:
+        epochs = settings.get("epochs", scale.screen_epochs)
+        once = {
+            "epochs": epochs,
+            "warmup_epochs": round(FAST_WARMUP_SHARE * epochs, 6),
+            "eval_every": scale.steps(batch, epochs, images),
+        }
+        name = f"screen-{number}"
+        return _over_fast(scale, "screen", name, what, {**settings, **once}, images=images, held_out=True, protocols=())
+
+    return [tried(number, *pair) for number, pair in enumerate(scale.screened.items())]
 
 
 def _fast(scale: Scale, _: Rates) -> list[PlannedRun]:

@@ -22,6 +22,7 @@ class TrainConfig:
     data_dir: str | None = None
     image_size: int | None = None
     views: Mapping[str, Any] = field(default_factory=dict)  # fields of ViewConfig to change
+    view_size: int | None = None  # pixels of a view's side in training; None: those of the images
 
     workers: int | None = None  # that decode image files; None: one per core, at most 16
     resident_gib: float = 4.0  # image files that need no more than this, decoded, are held in memory; 0: streamed
@@ -85,7 +86,7 @@ class TrainConfig:
         ):
             require_count(name, getattr(self, name), advice="pass a larger whole number.")
         optional = ("steps", "negatives_per_anchor", "checkpoint_every", "image_size", "head_width", "micro_batch")
-        for name in (*optional, "workers"):
+        for name in (*optional, "view_size", "workers"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), advice="pass a larger whole number, or leave it out.")
         for name in ("epochs", "learning_rate", "checkpoint_minutes"):

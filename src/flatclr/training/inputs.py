@@ -26,7 +26,7 @@ class ImageViews:
     """Two augmentations of every image, drawn for the global batch, so that ranks and micro-batches do not matter."""
 
     views: ViewConfig
-    image_size: int
+    view_size: int
     batch_size: int  # global
     seed: int
     ranks: Ranks
@@ -56,7 +56,7 @@ class ImageViews:
             both = replace(parameters, values_NP=values_VnP[:, rows].flatten(0, 1))
             own_images, own_index = (images[rows], None) if index is None else (images, index[rows])
             view_a, view_b = gathered_views(
-                own_images, own_index, both, self.views, size=self.image_size, dtype=self.dtype
+                own_images, own_index, both, self.views, size=self.view_size, dtype=self.dtype
             ).chunk(2)
             return view_a, view_b
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from flatclr.checks import checked_device
 from flatclr.data.sources import Dataset, FileImages, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
+from flatclr.evaluation.features import frozen
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
@@ -62,12 +63,28 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
                 f"an encoder of your own must be for images, got {type(encoder).__name__} for paired data; "
                 "use the objectives in a loop of your own."
             )
+        if config.view_size is not None:
+            raise ValueError(f"view_size must be None for paired data, got {config.view_size}; it has no views.")
         return TwoTowers(*(_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
     if encoder is None and config.encoder == OWN:
         raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
         encoder = _built(config, channels=data.channels, size=data.image_size, small=data.channels == 1)
+    if config.view_size is not None:
+        _require_takes(encoder, torch.zeros(2, data.channels, config.view_size, config.view_size))
     return _tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
+
+
+def _require_takes(encoder: nn.Module, views: Tensor) -> None:
+    """Views of another size than the images, before any work starts: not every encoder takes both."""
+    try:
+        with frozen(encoder):
+            encoder(views)
+    except (ValueError, RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"view_size must be one that the encoder takes beside the images' own, got {views.shape[-1]} ({error}); "
+            "leave it out, or use a convolutional encoder."
+        ) from error
 
 
 def _tower(config: TrainConfig, encoder: nn.Module, example: Tensor) -> Network:

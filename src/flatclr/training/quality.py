@@ -35,6 +35,7 @@ class ImageQuality:
     data: Dataset
     source: ImageSource
     views: ViewConfig
+    view_size: int
     batch_size: int
     samples: int  # of each split, and of the pool, at most
     seed: int
@@ -54,24 +55,23 @@ class ImageQuality:
             measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
         pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         images = self.source.batch(pool)
-        z_a, z_b = (
-            _evaluated(network, lambda part: network(part)[0], self._prepared(images, self.views, ("pool", name)))
-            for name in ("a", "b")
-        )
+        pool_views = [self._prepared(images, self.views, self.view_size, ("pool", name)) for name in ("a", "b")]
+        z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views) for views in pool_views)
         return measured | pool_mi_nats(z_a, z_b, beta=beta)
 
     def features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
         chosen = _sample(len(source), self.samples, self.seed, "features")
         labels = None if source.labels is None else source.labels[chosen].to(self.device)
         plain = no_augmentation(mean=self.views.mean, std=self.views.std)
-        return _evaluated(encoder, encoder, self._prepared(source.batch(chosen), plain, ("plain",))), labels
+        images = self._prepared(source.batch(chosen), plain, self.source.image_size, ("plain",))
+        return _evaluated(encoder, encoder, images), labels
 
-    def _prepared(self, images: Tensor, views: ViewConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
+    def _prepared(self, images: Tensor, views: ViewConfig, size: int, names: tuple[str, ...]) -> Iterator[Tensor]:
         generator = seeded_generator(self.seed, *names)
         height, width = images.shape[-2:]
         for part in images.split(IMAGES_AT_ONCE):
             drawn = draw_views(views, len(part), height=height, width=width, generator=generator, device=self.device)
-            yield apply_views(part.to(self.device), drawn, views, size=self.source.image_size)
+            yield apply_views(part.to(self.device), drawn, views, size=size)
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,9 @@ class Trainer:
         # every encoder of ours begins with a layer to which autocast would round the views
         is_own = encoder is None and ":" not in config.encoder
         dtype = (AUTOCAST_TYPES[config.precision] if is_own else None) or torch.float32
-        inputs = ImageViews(views, self.source.image_size, config.batch_size, config.seed, self.ranks, dtype)
-        return inputs, ImageQuality(self.data, self.source, views, *common)
+        size = config.view_size or self.source.image_size
+        inputs = ImageViews(views, size, config.batch_size, config.seed, self.ranks, dtype)
+        return inputs, ImageQuality(self.data, self.source, views, size, *common)
 
     def _build_step(self, inputs: Inputs, encoder: nn.Module | None) -> TrainStep:
         config = self.config
