@@ -374,6 +374,7 @@ def test_any_size_and_alignment_gives_the_same_gradient() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")  # the sample's own, from its making
 def test_a_graphed_callable_gives_the_gradients_of_the_loss(backend: str, dtype: torch.dtype) -> None:
     """What those use who call the loss from an eager loop: `torch.cuda.make_graphed_callables`."""
     objective = flatclr.FlatNCE(0.2, backend=backend).cuda()
