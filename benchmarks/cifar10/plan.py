@@ -49,9 +49,6 @@ class Scale:
 
 
 PLAIN: Settings = {"views": {}, "view_size": None, "head_width": None, "encoder_options": {}}
-GRAY: Settings = {"views": {"grayscale_probability": 0.1}}
-WIDE: Settings = {"head_width": 1024}
-IDENTITY: Settings = {"encoder_options": {"zero_init_gain": True}}
 FULL = Scale(
     name="full",
     recipe="cifar10",
@@ -68,16 +65,10 @@ FULL = Scale(
     rate_epochs=4.0,
     screen_epochs=12.0,
     screened={
-        "as the recipe cifar10": {**PLAIN},
-        "+ grayscale 0.1 instead of 0.2": {**PLAIN, **GRAY},
-        "+ head 1024 wide": {**PLAIN, **GRAY, **WIDE},
-        "... and residual blocks that start as the identity": {**PLAIN, **GRAY, **WIDE, **IDENTITY},
-        "... and views of 24 pixels": {**PLAIN, **GRAY, **WIDE, "view_size": 24},
-        "... and views of 24 pixels, 21 epochs": {**PLAIN, **GRAY, **WIDE, "view_size": 24, "epochs": 21.0},
-        "... and views of 20 pixels, 30 epochs": {**PLAIN, **GRAY, **WIDE, "view_size": 20, "epochs": 30.0},
-        "cifar10, views of 24 pixels, 71 epochs": {**PLAIN, "view_size": 24, "epochs": 71.0},
-        "cifar10, views of 20 pixels, 100 epochs": {**PLAIN, "view_size": 20, "epochs": 100.0},
-        "cifar10, views of 16 pixels, 160 epochs": {**PLAIN, "view_size": 16, "epochs": 160.0},
+        "32 pixels, 12 epochs": {**PLAIN},
+        "24 pixels, 21 epochs": {**PLAIN, "view_size": 24, "epochs": 21.0},
+        "20 pixels, 30 epochs": {**PLAIN, "view_size": 20, "epochs": 30.0},
+        "16 pixels, 48 epochs": {**PLAIN, "view_size": 16, "epochs": 48.0},
     },
     fast=(
         {"epochs": 80.0, "learning_rate": 0.24},
