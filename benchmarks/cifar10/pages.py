@@ -660,13 +660,12 @@ def speed_page(book: Book) -> Page:
 
 def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
     """What was tried for the recipe, on held-out images."""
-    rows = [_held_out_row(book, run, {"run": run.name, "changed": run.objective}) for run in runs]
+    rows = [_held_out_row(book, run, {"run": run.name, "views": run.objective}) for run in runs]
     scale, voting = book.scale, book.scale.images - book.scale.held_out
     text = (
-        f"For {scale.screen_epochs:g} epochs, where nothing else is said, without {scale.held_out:,} of the training "
-        f"images, on which kNN is measured ({_neighbours(voting)} among all others); + is with what stands above it, "
-        "... is with the last row that begins with +. Views of 24 pixels cost about 24² / 32² of the time, so that the "
-        "longer runs take about as long as the others. One seed, 95 % intervals over the held-out images."
+        "Smaller views cost less, so that more epochs fit into the same time, and bring what they show to the size it "
+        f"has in whole images. Tried without {scale.held_out:,} of the training images, on which kNN is measured at "
+        f"their full size ({_neighbours(voting)} among all others). One seed, 95 % intervals over the held-out images."
     )
     return ["## What was tried for the recipe", text, record.markdown(rows)]
 

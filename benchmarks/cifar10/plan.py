@@ -70,11 +70,7 @@ FULL = Scale(
         "20 pixels, 30 epochs": {**PLAIN, "view_size": 20, "epochs": 30.0},
         "16 pixels, 48 epochs": {**PLAIN, "view_size": 16, "epochs": 48.0},
     },
-    fast=(
-        {"epochs": 80.0, "learning_rate": 0.24},
-        {"epochs": 145.0, "learning_rate": 0.17},
-        {"epochs": 60.0, "learning_rate": 0.24},
-    ),
+    fast=({"epochs": 180.0}, {"epochs": 80.0}),
     eval_samples=3_200,  # a pool of 100 small batches, so that it is as large for every batch size
     rate_eval_samples=10_000,
 )

@@ -170,17 +170,16 @@ def cifar10_infonce() -> TrainConfig:
 
 
 def cifar10_fast() -> TrainConfig:
-    """As cifar10 at batch 256, where a GPU is busy: for the least time to a given accuracy."""
+    """As cifar10 at batch 256 with views of 20 pixels: for the least time to a given accuracy."""
     return replace(
         cifar10(),
-        views={"grayscale_probability": 0.1},
-        head_width=1024,
+        view_size=20,
         batch_size=256,
-        epochs=80.0,
+        epochs=180.0,
         learning_rate=0.24,
-        warmup_epochs=1.6,
+        warmup_epochs=2.0,
         log_every=195,
-        eval_every=1950,
+        eval_every=3900,
         eval_start=False,
         eval_samples=50_000,
         checkpoint_every=3900,
