@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 import statistics
 import subprocess
 import threading
@@ -782,13 +783,20 @@ def test_every_divergence_stands_beside_simclr(home: Path) -> None:
     assert "not told apart from SimCLR: KL (+0.0 [-0." in text
 
 
+def test_every_page_says_what_held_what_did_not_and_what_it_cannot_show(home: Path) -> None:
+    for name in pages.PAGES:
+        findings = page(home, name).partition("## Findings")[2]
+        assert re.search(r"(Held|Did not hold|Not told): .*\. Cannot be shown here: ", findings), name
+
+
 def test_minutes_to_a_goal_are_named_with_their_run(home: Path) -> None:
     text = page(home, "time_to_accuracy")
 
     assert table_row(text, "fast-e80-s0")[-2] != "not reached"
     assert [cell[:4] for cell in table_row(text, "fast-e80-s0")[5:8]] == ["90.0", "95.0", "91.0"]
     assert "80 % by kNN took" in text
-    assert "the shortest run that ends at or above it is fast-e60-s0" in text
+    assert "the shortest run that ends at or above it is fast-e80-s0" in text
+    assert "Held: fast-e180-s0 and fast-e80-s0 ending above 80 % by kNN" in text
     assert table_row(text, "screen-1-s0", "24 pixels, 21 epochs")[-1].startswith("70.0 [")
 
 

@@ -148,7 +148,7 @@ def information_figure(points: Sequence[Checkpoint]) -> Figure:
 
 
 def objectives_figure(accuracies: Mapping[str, Mapping[str, Score]]) -> Figure:
-    """A bar of kNN and one of linear accuracy for each objective."""
+    """kNN and linear accuracy of each objective, with intervals."""
     names = list(accuracies)
     with figure_style():
         figure = new_figure(6.4, 0.42 * len(names) + 1.0)
@@ -157,10 +157,9 @@ def objectives_figure(accuracies: Mapping[str, Mapping[str, Score]]) -> Figure:
             for place, name in enumerate(names):
                 if protocol in accuracies[name]:
                     value, low, high = _percent(accuracies[name][protocol])
-                    height = place + 0.2 * (2 * number - 1)
-                    first = label if place == 0 else None
-                    axes.barh(height, value, height=0.36, color=COLOURS[number], label=first)
-                    axes.errorbar(value, height, xerr=[[value - low], [high - value]], color="black", linewidth=1)
+                    height = place + 0.12 * (2 * number - 1)
+                    style: dict[str, Any] = {"color": COLOURS[number], "label": label if place == 0 else None}
+                    axes.errorbar(value, height, xerr=[[value - low], [high - value]], fmt=MARKERS[number], **style)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
