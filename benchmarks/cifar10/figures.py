@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cifar10.plan import family
-from benchmarks.cifar10.summary import SNR_FLOOR, Cell, Checkpoint, Spread, Time, mean_accuracy
+from benchmarks.cifar10.summary import Cell, Checkpoint, Spread, Time, mean_accuracy
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
+from flatclr.training.instruments import SNR_FLOOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -36,7 +36,6 @@ from benchmarks.cifar10.plan import (
 from benchmarks.cifar10.summary import (
     FEWEST_CELLS,
     FEWEST_RUNS,
-    SNR_FLOOR,
     Cell,
     Checkpoint,
     Judge,
@@ -60,6 +59,7 @@ from flatclr.evaluation.knn import neighbours_for
 from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.files import replace_files
 from flatclr.plots import figure_bytes
+from flatclr.training.instruments import SNR_FLOOR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

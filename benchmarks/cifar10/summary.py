@@ -20,7 +20,6 @@ from flatclr.training.instruments import SNR_BATCHES
 RESAMPLES = 1000
 FEWEST_RUNS, FEWEST_CELLS = 3, 8  # for a correlation, and for its interval
 LAST_SHARE = 0.25  # of a run, over which gauges are averaged
-SNR_FLOOR = 1 / math.sqrt(SNR_BATCHES - 1)
 Floats = NDArray[np.float64]
 
 

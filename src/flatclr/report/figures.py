@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
+from flatclr.training.instruments import SNR_FLOOR
 from flatclr.training.parts import scheduled_target
 
 if TYPE_CHECKING:
@@ -101,6 +102,14 @@ def _accuracy(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
     axes.legend()
 
 
+def _snr(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
+    axes.plot(*series(rows, "gradient_snr"), color=BLUE, marker="o", label="measured")
+    axes.axhline(SNR_FLOOR, color=MUTED, linestyle="--", label="noise alone")
+    _from_zero(axes)
+    axes.set_ylabel("ratio")
+    axes.legend()
+
+
 def _from_zero(axes: Axes) -> None:
     """Show zero, unless the curve goes below it."""
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=1.08 * axes.get_ylim()[1])
@@ -151,12 +160,12 @@ PANELS = (
     _curve("Loss", "The objective's value.", "loss", "loss"),
     _curve("Inverse temperature", "What ESS control makes of beta, or the fixed one.", "beta", "beta"),
     _curve("Gradient norm", "Of all parameters, before clipping.", "gradient_norm", "norm", log=True),
-    _curve(
+    Panel(
         "Gradient signal-to-noise",
-        "Norm of the mean gradient over the spread of single ones around it.",
+        "Norm of the mean gradient of a few batches over the spread of single ones around it. Near the dashed line it "
+        "is noise.",
         "gradient_snr",
-        "ratio",
-        marker="o",
+        _snr,
     ),
     _curve(
         "Alignment",

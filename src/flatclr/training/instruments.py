@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from flatclr.distributed import Ranks
 from flatclr.training.step import StepResult, TrainStep
 
 SNR_BATCHES = 8
+SNR_FLOOR = 1 / math.sqrt(SNR_BATCHES - 1)  # what noise alone reads: the mean of the batches has some left
 
 
 def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks: Ranks) -> dict[str, Any]:
@@ -38,8 +40,8 @@ def gradient_snr(train_step: TrainStep, loader: Loader, step: int) -> float | No
     """Gradient signal-to-noise at the present weights, from eight batches drawn for it.
 
     Norm of the mean gradient over the root-mean-square deviation of the single ones from it, on the weight of the last
-    layer. Without any signal it still reads about 1 / sqrt(8 - 1) = 0.38, since the mean of eight has noise left: the
-    squared ratio of signal to noise of one batch is (7 SNR^2 - 1) / 8.
+    layer. Without any signal it still reads about `SNR_FLOOR`, 0.38; the squared ratio of signal to noise of one batch
+    is (7 SNR^2 - 1) / 8.
     """
     plan, keys = loader.plan, [f"snr {step} {i}" for i in range(SNR_BATCHES)]
     orders = (torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key)) for key in keys)
