@@ -28,7 +28,8 @@ from PIL import Image
 import flatclr
 from benchmarks import record
 from flatclr.data.loading import BatchPlan, Loader
-from flatclr.data.sources import Dataset, FileImages, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, FileImages
 from flatclr.training.trainer import Trainer
 
 BLOCKS = 5

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.cli.main import main
 from flatclr.data.digits import digits
-from flatclr.data.sources import Dataset, PairedArrays, ResidentImages, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 from flatclr.evaluation import evaluator, features, protocols
 from flatclr.evaluation.finetune import Recipe, class_balanced
 from flatclr.evaluation.protocols import PROTOCOLS

@@ -15,7 +15,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 import flatclr
-from flatclr.data.sources import Dataset, PairedArrays, ResidentImages, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 from flatclr.evaluation import evaluator, features, intervals, protocols
 from flatclr.evaluation.figures import draw
 from flatclr.evaluation.finetune import Recipe

@@ -23,18 +23,10 @@ from PIL import Image
 from torch import Tensor
 
 from flatclr.data import named
+from flatclr.data.arrays import image_tensor
 from flatclr.data.named import NAMED, NamedDataset, Remote
-from flatclr.data.sources import (
-    Dataset,
-    FileImages,
-    ImageSource,
-    PairedArrays,
-    ResidentImages,
-    SkippedImagesWarning,
-    fashion_mnist_small,
-    image_tensor,
-    open_dataset,
-)
+from flatclr.data.opening import fashion_mnist_small, open_dataset
+from flatclr.data.sources import Dataset, FileImages, ImageSource, PairedArrays, ResidentImages, SkippedImagesWarning
 
 RNG = np.random.default_rng(0)
 

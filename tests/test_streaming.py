@@ -26,7 +26,8 @@ from benchmarks import shared_gpu, streaming_gpu
 from flatclr.data import decoding, sources
 from flatclr.data.decoding import Decoders
 from flatclr.data.loading import BatchPlan, Loader
-from flatclr.data.sources import FileImages, SkippedImagesWarning, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import FileImages, SkippedImagesWarning
 from flatclr.runs import RunDirectory, new_directory
 from flatclr.training import pace
 from flatclr.training.checkpoint import load_checkpoint

@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.cifar10.plan import FULL, PlannedRun, Scale
 from flatclr.data.loading import seeded_generator
-from flatclr.data.sources import Dataset, ResidentImages, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, ResidentImages
 
 HELD_OUT, TINY_IMAGES = "held-out.npz", "tiny.npz"
 

@@ -15,7 +15,8 @@ from torch import nn
 from flatclr.checks import checked_device, require_count, require_one_of
 from flatclr.data.digits import DIGITS, digits
 from flatclr.data.named import Progress
-from flatclr.data.sources import Dataset, ImageSource, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, ImageSource
 from flatclr.evaluation.features import (
     OUTPUT,
     FeatureCache,

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatclr.data.sources import ImageSource, image_tensor
+from flatclr.data.arrays import image_tensor
+from flatclr.data.sources import ImageSource
 from flatclr.data.views import LUMA, ViewConfig, apply_views, draw_views, no_augmentation, views_for
 from flatclr.models.encoders import PACKAGES, Encoder, EncoderSpec, Normalisation, build_encoder
 from flatclr.models.saving import FOLDER_WEIGHTS, load_encoder, load_weights, unwrapped

@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from flatclr.data.loading import Batch, BatchPlan, Loader
-from flatclr.data.sources import Dataset, PairedArrays, open_dataset
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.models.encoders import AdaptedEncoder, Encoder, Normalisation
 from flatclr.models.momentum import MomentumEncoder
