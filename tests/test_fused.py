@@ -133,6 +133,25 @@ def test_scores_without_bound_keep_a_running_maximum(pairing: str) -> None:
         assert_near(mine, theirs, 1e-4)
 
 
+SHIPPED = {name: getattr(fused_triton, name) for name in ("sums_tiling", "mirrored_tiling", "gradients_tiling")}
+
+
+@every_pairing
+@pytest.mark.parametrize("learned", [True, False], ids=["learned", "fixed"])
+@pytest.mark.parametrize(("dtype", "d"), [(torch.float32, 128), *((torch.float16, d) for d in (64, 128, 256))], ids=str)
+def test_the_tiles_that_ship_give_the_numbers_of_the_torch_backend(
+    pairing: str, learned: bool, dtype: torch.dtype, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, choose in SHIPPED.items():
+        monkeypatch.setattr(fused_triton, name, choose)
+    exact = Batch.random(90, d, pairing=pairing)
+    z_a, z_b = (torch.tensor(z / 4).to(dtype).double().numpy() for z in (exact.z_a, exact.z_b))
+    batch, beta = Batch(z_a, z_b, None, pairing), torch.tensor(5.0) if learned else 5.0
+    want = weighted_stats(batch, beta, "torch", torch.float64)
+    for mine, theirs in zip(weighted_stats(batch, beta, "triton", dtype), want, strict=True):
+        assert_near(mine, theirs, 2e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("pairing", ["two_view", "cross"])
 @pytest.mark.parametrize("tiling", [Tiling(16, 16, 4, 1), Tiling(64, 16, 4, 1), Tiling(64, 64, 4, 1)], ids=str)
 def test_the_size_of_a_fused_tile_changes_nothing(

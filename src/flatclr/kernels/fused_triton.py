@@ -526,8 +526,10 @@ def _feature_kind(block: Block) -> tuple[int, int]:
 
 def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:
     tiling = mirrored_tiling(*_feature_kind(block))
-    # a moment is one more tile of registers
-    return tiling if sums.moment is None else replace(tiling, rows=tiling.rows // 2)
+    if sums.moment is not None:  # one more tile of registers
+        tiling = replace(tiling, rows=max(tiling.rows // 2, tiling.columns))
+    assert tiling.rows % tiling.columns == 0, "the triangle of a symmetric block begins at a whole tile"
+    return tiling
 
 
 def _mirrored_bytes(block: Block, sums: AnySums) -> int:
