@@ -23,6 +23,7 @@ from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
 from flatclr.training import memory
+from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
@@ -461,3 +462,35 @@ def test_paired_data_have_no_view_size(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", x=np.random.rand(40, 3).astype("f"), y=np.random.rand(40, 2).astype("f"))
     with pytest.raises(ValueError, match=r"view_size must be None for paired data, got 20"):
         train(config(tmp_path / "run", 3, data=str(tmp_path / "pairs.npz"), encoder="auto", view_size=20))
+
+
+def test_a_step_that_cannot_be_captured_is_announced_and_taken_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be ...")
+
+    monkeypatch.setattr(trainer_module, "why_not_graphed", lambda *_: None)
+    monkeypatch.setattr(trainer_module, "GraphedStep", refused)
+    heard: list[str] = []
+    trainers = [
+        Trainer(config(tmp_path, 2), None, on_event=[lambda _, row: heard.append(row.get("message", ""))])
+        for _ in range(2)
+    ]
+    trainers[0].device = torch.device("cuda")
+    steppers = [trainer._stepper() for trainer in trainers]
+    trainers[0].device = torch.device("cpu")
+    assert heard == ["steps are not captured in a CUDA graph: operation not permitted when stream is capturing."]
+    losses = [stepper(0).loss for stepper in steppers]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_only_networks_of_this_package_are_given_weights_rounded_before_they_are_called(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(trainer_module, "GraphedStep", lambda *_, fewer_launches: asked.append(fewer_launches))
+    encoder = None if own else nn.Sequential(nn.Flatten(), nn.Linear(784, 8))
+    Trainer(config(tmp_path, 2), None, encoder=encoder)._graphed(iter(()))
+    assert asked == [own]

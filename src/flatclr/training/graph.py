@@ -37,22 +37,32 @@ class GraphedStep:
     where the graph looks for them.
 
     Results are overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in
-    place before this is made: the graph goes on using their memory.
+    place before this is made: the graph goes on using their memory. Where the capture fails, `train_step` is as before.
+
+    `fewer_launches` is for networks whose layers are called as modules: one that reads another's weight, or leaves
+    autocast, would see rounded ones.
     """
 
-    def __init__(self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch]) -> None:
+    def __init__(
+        self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch], *, fewer_launches: bool
+    ) -> None:
         assert isinstance(train_step.inputs, ImageViews)
         self.train_step, self.loader, self.inputs, self.batches = train_step, loader, train_step.inputs, batches
-        if train_step.compiled is None:
-            train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
         # read to the end before the capture: one that other threads pin memory during is broken
         ((self.batch,),) = loader.batches([loader.own_indices(0)])
         self.index = loader.own_indices(0).to(loader.device)
         self.parameters = self.inputs.parameters(self.batch, 0).to(loader.device)
-        self._warm_up()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.result = self._take()
+        forward = train_step.forward
+        if fewer_launches and train_step.compiled is None:
+            train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
+        try:
+            self._warm_up()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.result = self._take()
+        except BaseException:
+            train_step.forward = forward
+            raise
 
     def __call__(self, step: int) -> StepResult:
         if self.loader.resident is None:
@@ -75,18 +85,20 @@ class GraphedStep:
         """A few steps that leave no trace: libraries and allocators must be ready before a capture."""
         kept = [(tensor, tensor.clone()) for tensor in _state(self.train_step)]
         known = {tensor.data_ptr() for tensor, _ in kept}
-        with torch.random.fork_rng([self.loader.device]):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARMUP_STEPS):
-                    self._take()
-            torch.cuda.current_stream().wait_stream(side)
-        for tensor, before in kept:
-            tensor.copy_(before)
-        for tensor in _state(self.train_step):
-            if tensor.data_ptr() not in known:
-                tensor.zero_()  # moments an optimizer made; it starts them from nothing
+        try:
+            with torch.random.fork_rng([self.loader.device]):
+                side = torch.cuda.Stream()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(WARMUP_STEPS):
+                        self._take()
+                torch.cuda.current_stream().wait_stream(side)
+        finally:
+            for tensor, before in kept:
+                tensor.copy_(before)
+            for tensor in _state(self.train_step):
+                if tensor.data_ptr() not in known:
+                    tensor.zero_()  # moments an optimizer made; it starts them from nothing
 
 
 def _state(train_step: TrainStep) -> Iterator[Tensor]:

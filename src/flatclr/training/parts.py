@@ -77,9 +77,10 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
 
 def _require_takes(encoder: nn.Module, views: Tensor) -> None:
     """Views of another size than the images, before any work starts: not every encoder takes both."""
+    place = next((parameter.device for parameter in encoder.parameters()), views.device)
     try:
         with frozen(encoder):
-            encoder(views)
+            encoder(views.to(place))
     except (ValueError, RuntimeError, AssertionError) as error:
         raise ValueError(
             f"view_size must be one that the encoder takes beside the images' own, got {views.shape[-1]} ({error}); "

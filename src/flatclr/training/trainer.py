@@ -240,9 +240,17 @@ class Trainer:
             if reason is None and self.config.graph is None and not self.is_own_network:
                 reason = "the encoder is not one of this package; --graph tries it nevertheless"
             if reason is None:
-                return self._fitting(lambda: GraphedStep(self.train_step, self.loader, batches), lambda: next(batches))
+                try:
+                    return self._fitting(lambda: self._graphed(batches), lambda: next(batches))
+                except TrainingStoppedError:
+                    raise
+                except RuntimeError as error:  # of CUDA, for what it cannot capture
+                    reason = str(error).strip().partition("\n")[0].rstrip(".")
             self._emit("warning", {"step": self.step, "message": f"steps are not captured in a CUDA graph: {reason}."})
         return lambda step: self._take_step(next(batches), step)
+
+    def _graphed(self, batches: Iterator[Batch]) -> GraphedStep:
+        return GraphedStep(self.train_step, self.loader, batches, fewer_launches=self.is_own_network)
 
     def _take_step(self, batch: Batch, step: int) -> StepResult:
         return self._fitting(lambda: self.train_step(batch, step), lambda: batch)
