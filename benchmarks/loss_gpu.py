@@ -143,7 +143,7 @@ def measure(target: Target, rate: float) -> list[dict[str, Any]]:
         try:
             row |= timed(step(losses(target.pairing)[name], z_a, z_b), floor_ms)
         except torch.OutOfMemoryError:
-            row |= {"eager ms": "out of memory", "graph ms": "", "of floor": "", "extra MiB": ""}
+            row |= {"eager ms": "out of memory", "graph ms": "", "floor ms": "", "of floor": "", "extra MiB": ""}
         table.append(row | {"target ms": "" if target.target_ms is None else f"{target.target_ms:g}"})
         torch.cuda.empty_cache()
     if target.rows <= LARGEST_GRAPHED:
@@ -162,6 +162,7 @@ def timed(call: Callable[[], object], floor_ms: float) -> dict[str, str]:
     return {
         "eager ms": f"{eager:.3g} ± {eager_spread:.2g}",
         "graph ms": f"{replay:.3g} ± {replay_spread:.2g}",
+        "floor ms": f"{floor_ms:.3g}",
         "of floor": f"{floor_ms / replay:.0%}",
         "extra MiB": f"{extra_mib:.0f}",
     }
