@@ -32,7 +32,7 @@ from flatclr.cli.main import app
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row
 from flatclr.training.config import RECIPES, TrainConfig
-from flatclr.training.instruments import signal_to_noise
+from flatclr.training.instruments import SNR_FLOOR, signal_to_noise
 
 ALL = planned(list(STAGES), FULL, FULL.starting_rates)
 TINY_GRID = planned(["grid"], TINY, TINY.starting_rates)
@@ -562,9 +562,7 @@ def test_signal_to_noise_loses_its_floor(truth: float) -> None:
     assert found is not None
     assert found**2 == pytest.approx(truth**2, abs=0.005 + 0.02 * truth)
     if truth == 0:
-        assert statistics.fmean(value for value in drawn if value is not None) == pytest.approx(
-            summary.SNR_FLOOR, rel=0.01
-        )
+        assert statistics.fmean(value for value in drawn if value is not None) == pytest.approx(SNR_FLOOR, rel=0.01)
 
 
 def test_one_seed_gives_no_interval_of_a_difference() -> None:
@@ -672,7 +670,7 @@ def test_every_page_has_its_figures_its_command_and_its_hardware(home: Path) -> 
         text = page(home, name)
         assert "python -m benchmarks.cifar10 run --stage" in text
         assert "```sh\nflatclr train --recipe cifar10" in text
-        assert "On a GPU, 16 cores of a CPU; PyTorch 2.11.0; commit c0ffee; seeds 0" in text
+        assert "On a GPU, 16 cores of a CPU; PyTorch 2.11.0; commit c0ffee, seed" in text
         drawn = [line[line.index("(") + 1 : -1] for line in text.splitlines() if line.startswith("![")]
         assert drawn
         for picture in drawn:
@@ -694,10 +692,10 @@ def test_the_page_of_rates_says_what_was_chosen_and_the_rule(home: Path) -> None
 def test_rates_that_are_not_told_apart_leave_the_power_open() -> None:
     scores = {0.03: Score(0.52, 0.51, 0.53), 0.06: Score(0.53, 0.52, 0.54), 0.12: Score(0.50, 0.49, 0.51)}
 
-    told = pages._rate_rule({32: 0.06, 256: 0.06}, {32: scores, 256: scores})
+    told = pages._rate_rule({32: 0.06, 256: 0.06}, {32: scores, 256: scores}, 0.0)
 
-    assert pages._alike(scores, 0.06) == [0.03]
-    assert told is not None
+    assert pages._alike(scores, 0.06, 0.0) == [0.03]
+    assert pages._alike(scores, 0.06, 0.02) == [0.03, 0.12]  # seeds are in it
     assert "fit powers from -0.3 to 0.3" in told
 
 
@@ -716,7 +714,8 @@ def test_the_page_of_batches_begins_with_info_nce_against_itself(home: Path) -> 
     assert "InfoNCE ran at 2, 5 and 10 only" in text
     between = next(line for line in text.splitlines() if "Points between batches" in line)
     assert "FlatNCE, ESS 0.25 at batch 32 less InfoNCE, temperature" in between
-    assert between.count("by kNN, not told apart") == between.count("by linear") == 1
+    assert between.count("by kNN, not told apart") == between.count("by linear, not told apart") == 1
+    assert re.search(r"holds up to a loss of at most 0\.\d points by kNN and 0\.\d points by linear", between)
 
 
 def test_where_info_nce_loses_nothing_the_page_says_that_the_question_stays_open(tmp_path: Path) -> None:
@@ -768,6 +767,31 @@ def test_the_sweep_shares_its_middle_with_the_grid_and_judges_the_literature(hom
     assert "0.2 to 0.4 is neither confirmed nor refuted" in text
 
 
+def test_what_is_no_bound_is_left_out_of_correlations_with_mini_batch_mi(home: Path) -> None:
+    text = page(home, "mi_accuracy")
+
+    everything, rpc = table_row(text, "all"), table_row(text, "RPC")
+    assert "RPC is left out of all that has mini-batch MI" in text
+    assert rpc[1:3] != ["0", "0"]
+    points = [line for line in text.splitlines() if "with mini-batch MI is" in line]
+    assert f"over all {int(everything[1]) - int(rpc[1])} checkpoints" in points[0]
+
+
+def test_the_first_and_last_evaluations_are_those_of_runs_of_full_length() -> None:
+    points = [
+        summary.Checkpoint(f"run of {of}", SIMCLR, 32, number, of, 0.5, 1.0, 1.0)
+        for of in (2, 12)
+        for number in range(1, of + 1)
+    ]
+    groups = pages._groups_of(points, FULL)
+
+    assert len(groups["all"]) == 14
+    assert [(p.number, p.of) for name in ("first evaluation", "last evaluation") for p in groups[name]] == [
+        (1, 12),
+        (12, 12),
+    ]
+
+
 def test_accuracy_that_grows_with_pool_mi_correlates_with_it_fully(home: Path) -> None:
     pool, _, batch, _ = table_row(page(home, "mi_accuracy"), "all")[3:]
 
@@ -797,7 +821,8 @@ def test_minutes_to_a_goal_are_named_with_their_run(home: Path) -> None:
     assert "80 % by kNN took" in text
     assert "the shortest run that ends at or above it is fast-e80-s0" in text
     assert "Held: fast-e180-s0 and fast-e80-s0 ending above 80 % by kNN" in text
-    assert table_row(text, "screen-1-s0", "24 pixels, 21 epochs")[-1].startswith("70.0 [")
+    assert table_row(text, "screen-1-s0", "24", "21")[-1].startswith("70.0 [")
+    assert "The recipe takes 20 pixels." in text
 
 
 def test_what_was_not_run_is_said_to_be_so(tmp_path: Path) -> None:
@@ -818,6 +843,13 @@ def test_the_headline_replaces_what_is_between_its_marks_alone(home: Path) -> No
     assert table_row(table, SIMCLR)[1].startswith("60.1 ± 0.1")
     with pytest.raises(ValueError, match="README must hold the lines"):
         pages.with_headline("nothing", table)
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_pages_show_what_the_kept_runs_give(name: str) -> None:
+    book = pages.Book(FULL, kept.kept_runs(kept.HOME))
+
+    assert (kept.HOME / f"{name}.md").read_text() == pages.PAGES[name](book).text
 
 
 def test_readme_shows_what_the_results_give() -> None:

@@ -32,7 +32,7 @@ class Claim:
         signs = {name: _sign(score) for name, score in self.measured.items()}
         told = [name for name in signs if signs[name]]
         if len({signs[name] for name in told}) != 1:
-            return OPEN, self.predicate
+            return OPEN, f"{self.predicate} ({joined(told)} contradict each other)" if told else self.predicate
         word = HELD if signs[told[0]] > 0 else FAILED
         doubt = [name for name in signs if not signs[name]]
         return word, f"{self.predicate} (by {joined(told)}; not told by {joined(doubt)})" if doubt else self.predicate

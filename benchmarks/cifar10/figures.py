@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cifar10.plan import family
+from benchmarks.cifar10.plan import NO_LOG_RATIO, family
 from benchmarks.cifar10.summary import Cell, Checkpoint, Spread, Time, mean_accuracy
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP"
+LINES = ("-", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 PROTOCOLS = {"knn": "kNN", "linear": "linear"}
 
 
@@ -85,7 +86,8 @@ def curves_figure(table: Sequence[Cell]) -> Figure:
                 for cell in of_batch:
                     number = objectives.index(cell.objective)
                     mean = _mean_curve([run.metrics for run in cell.runs], name)
-                    axes.plot(*_columns(mean), color=COLOURS[number], label=cell.objective, linewidth=1.2)
+                    style: dict[str, Any] = {"color": COLOURS[number], "linestyle": LINES[number % len(LINES)]}
+                    axes.plot(*_columns(mean), label=cell.objective, linewidth=1.2, **style)
                 if name == "gradient_snr":
                     axes.axhline(SNR_FLOOR, color=MUTED, linestyle="--", linewidth=1, label="SNR of noise alone")
                 axes.set_title(f"{label}, batch {batch}")
@@ -136,6 +138,8 @@ def information_figure(points: Sequence[Checkpoint]) -> Figure:
         for place, (name, label) in enumerate(panels.items(), start=1):
             axes = figure.add_subplot(1, 2, place)
             for (objective, batch), group in groups.items():
+                if name == "batch_mi_nats" and objective in NO_LOG_RATIO:
+                    continue
                 values = [getattr(point, name) for point in group]
                 axes.plot(values, [100 * p.knn for p in group], forms[batch], alpha=0.7, **styles[objective])
             axes.set_xlabel(f"{label}, nats")
