@@ -26,7 +26,9 @@ import torch
 import yaml
 
 from benchmarks.cifar10 import __main__ as command
-from benchmarks.cifar10 import kept, pages, plan, runs, summary
+from benchmarks.cifar10 import claims, kept, pages, plan, runs, summary
+from benchmarks.cifar10.pages import common, information, rates
+from benchmarks.cifar10.pages.batches import batch_page
 from benchmarks.cifar10.plan import FULL, NCE, SIMCLR, STAGES, TINY, PlannedRun, planned
 from flatclr.cli.main import app
 from flatclr.evaluation.intervals import Score
@@ -130,7 +132,7 @@ def table_row(text: str, *starts: str) -> list[str]:
     return next(line for line in text.splitlines() if line.startswith(begins)).strip("| ").split(" | ")
 
 
-@pytest.mark.parametrize("module", [plan, summary])
+@pytest.mark.parametrize("module", [claims, plan, summary])
 def test_examples_in_docstrings_are_right(module: ModuleType) -> None:
     found = doctest.testmod(module)
 
@@ -692,10 +694,10 @@ def test_the_page_of_rates_says_what_was_chosen_and_the_rule(home: Path) -> None
 def test_rates_that_are_not_told_apart_leave_the_power_open() -> None:
     scores = {0.03: Score(0.52, 0.51, 0.53), 0.06: Score(0.53, 0.52, 0.54), 0.12: Score(0.50, 0.49, 0.51)}
 
-    told = pages._rate_rule({32: 0.06, 256: 0.06}, {32: scores, 256: scores}, 0.0)
+    told = rates._rate_rule({32: 0.06, 256: 0.06}, {32: scores, 256: scores}, 0.0)
 
-    assert pages._alike(scores, 0.06, 0.0) == [0.03]
-    assert pages._alike(scores, 0.06, 0.02) == [0.03, 0.12]  # seeds are in it
+    assert common.alike_to(scores, 0.06, 0.0) == [0.03]
+    assert common.alike_to(scores, 0.06, 0.02) == [0.03, 0.12]  # seeds are in it
     assert "fit powers from -0.3 to 0.3" in told
 
 
@@ -723,7 +725,7 @@ def test_where_info_nce_loses_nothing_the_page_says_that_the_question_stays_open
         leave_run(tmp_path / "results", run, 0.7 + 0.002 * run.settings["seed"])
     book = pages.Book(FULL, kept.kept_runs(tmp_path / "results"))
 
-    text = pages.batch_page(book).text
+    text = batch_page(book).text
     assert "Not shown to be worse at the small batch, which makes 8 times the updates" in text
     assert f"saves a factor of 8 in batch size cannot be answered at this length: {SIMCLR} and InfoNCE" in text
 
@@ -741,7 +743,7 @@ def test_where_the_protocols_disagree_on_the_batch_size_the_page_says_so(
         return Score(value, value, value)
 
     monkeypatch.setattr(kept.KeptRun, "score", score)
-    text = pages.batch_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
+    text = batch_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
 
     assert f"Worse at the small batch by kNN, which linear does not show: {SIMCLR} and InfoNCE" in text
 
@@ -750,7 +752,7 @@ def test_one_seed_of_each_gives_no_verdict(tmp_path: Path) -> None:
     for run in planned(["grid"], FULL, FULL.starting_rates):
         if run.settings["seed"] == 0:
             leave_run(tmp_path / "results", run, accuracy_where_small_batches_hurt_info_nce(run))
-    text = pages.batch_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
+    text = batch_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
 
     assert f"Too few seeds for a verdict: {SIMCLR} and InfoNCE" in text
     assert "cannot be answered" not in text
@@ -783,7 +785,7 @@ def test_the_first_and_last_evaluations_are_those_of_runs_of_full_length() -> No
         for of in (2, 12)
         for number in range(1, of + 1)
     ]
-    groups = pages._groups_of(points, FULL)
+    groups = information._groups_of(points, FULL)
 
     assert len(groups["all"]) == 14
     assert [(p.number, p.of) for name in ("first evaluation", "last evaluation") for p in groups[name]] == [

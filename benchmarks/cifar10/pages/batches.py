@@ -1,0 +1,228 @@
+"""Batch size and objective."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks import record
+from benchmarks.cifar10 import figures
+from benchmarks.cifar10.claims import Claim, joined
+from benchmarks.cifar10.pages.book import FLAT_AGAINST, INFONCE, NOT_RUN, Book, Row, cell_of
+from benchmarks.cifar10.pages.common import (
+    GAUGES,
+    Page,
+    accuracy,
+    cell_row,
+    findings_of,
+    gains_of,
+    gains_text,
+    intervals,
+    made_page,
+    points_text,
+    protocols,
+    score_text,
+    seed_counts,
+    those_said,
+)
+from benchmarks.cifar10.plan import BETWEEN, CONTROLLED, NCE, SIMCLR, Scale
+from benchmarks.cifar10.summary import Cell, Judge, gauge, pooled_spread, signal_to_noise
+from flatclr.evaluation.intervals import Score
+from flatclr.training.instruments import SNR_FLOOR
+
+
+def batch_page(book: Book) -> Page:
+    scale, table, equal = book.scale, book.grid(), book.cells("equal-updates")
+    spread, judge = book.spread, book.batch_judge()
+    first = [
+        "## InfoNCE: the small batch against the large one",
+        record.markdown(_batch_differences(table, judge, scale)),
+        *those_said([compared_batches(table, judge, scale)]),
+        "## All objectives at equal epochs",
+        f"{protocols(scale)} {intervals(judge)} {GAUGES} {_reachable(scale)}",
+        record.markdown([cell_row(cell, spread) for cell in table]),
+        *those_said([_untrained(book)]),
+        "## At equal updates",
+        f"Batch {scale.small} stopped at the updates of batch {scale.large}, with a schedule of its own: it has seen "
+        f"{scale.large // scale.small} times fewer images. Intervals rest on the spread over seeds of these runs.",
+        record.markdown([cell_row(cell, {p: pooled_spread(equal, p) for p in spread}) for cell in equal]),
+    ]
+    says = [
+        *(_flat_against_infonce(table, batch, judge) for batch in sorted({c.batch for c in table})),
+        eight_times(table, judge, scale),
+        _equal_updates(table, equal, judge, scale),
+        _snr(table),
+    ]
+    cannot = (
+        f"what happens beyond {scale.epochs:g} epochs, with other encoders or other images;{seed_counts(table)} one "
+        f"learning rate for all objectives of a batch size, tuned on {SIMCLR}.{_confounded(table)}"
+    )
+    findings = findings_of(_batch_claims(table, judge, scale), cannot, says)
+    drawn = {"batch_size": figures.accuracies_figure(table, spread), "gauges": figures.curves_figure(table)}
+    runs = book.runs("grid", "equal-updates")
+    shown = drawn if any(cell.runs for cell in table) else {}
+    return made_page(book, "Batch size and objective", runs, ["grid", "equal-updates"], first, findings, shown)
+
+
+def _batch_claims(table: Sequence[Cell], judge: Judge, scale: Scale) -> list[Claim]:
+    small, large = scale.small, scale.large
+    claims = [
+        Claim(flat, f"above {info} at batch {batch}", gains_of(one, other, judge))
+        for batch in sorted({cell.batch for cell in table})
+        for flat, info in FLAT_AGAINST
+        if (one := cell_of(table, flat, batch)) and (other := cell_of(table, info, batch))
+    ]
+    claims += [
+        Claim(one.objective, f"losing from batch {large} to batch {small}", gains_of(other, one, judge))
+        for one, other in _batch_pairs(table, scale)
+    ]
+    best, controlled = _best_infonce(table, scale), cell_of(table, CONTROLLED, small)
+    if best and controlled:
+        predicate = f"at batch {small} above the best InfoNCE at batch {large}"
+        claims.append(Claim(CONTROLLED, predicate, gains_of(controlled, best, judge)))
+    return [claim for claim in claims if claim.measured]
+
+
+def _best_infonce(table: Sequence[Cell], scale: Scale) -> Cell | None:
+    found = [cell for name in INFONCE if (cell := cell_of(table, name, scale.large)) is not None and cell.values("knn")]
+    return max(found, key=lambda cell: statistics.fmean(cell.values("knn")), default=None)
+
+
+def _batch_pairs(table: Sequence[Cell], scale: Scale) -> Iterator[tuple[Cell, Cell]]:
+    for objective in INFONCE:
+        small, large = (cell_of(table, objective, batch) for batch in (scale.small, scale.large))
+        if small and large:
+            yield small, large
+
+
+def _batch_differences(table: Sequence[Cell], judge: Judge, scale: Scale) -> list[Row]:
+    rows = []
+    for small, large in _batch_pairs(table, scale):
+        for protocol, name in figures.PROTOCOLS.items():
+            gain = judge.difference(small, large, protocol)
+            rows.append(
+                {
+                    "objective": small.objective,
+                    "accuracy": name,
+                    f"batch {small.batch}": accuracy(small, protocol, judge.spread[protocol]),
+                    f"batch {large.batch}": accuracy(large, protocol, judge.spread[protocol]),
+                    "difference, points": NOT_RUN if gain is None else points_text(gain),
+                }
+            )
+    return rows
+
+
+def compared_batches(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
+    """Whether InfoNCE has anything to lose from a small batch here, by every protocol."""
+    parts = []
+    verdicts: dict[str, list[str]] = {}
+    for small, large in _batch_pairs(table, scale):
+        gains = gains_of(small, large, judge)
+        if gains:
+            parts.append(f"{small.objective} {gains_text(gains)}")
+            verdicts.setdefault(_batch_verdict(gains, scale.large // scale.small), []).append(small.objective)
+    if not parts:
+        return None
+    told = " ".join(f"{verdict}: {joined(names)}." for verdict, names in verdicts.items())
+    return f"Points at batch {scale.small} less batch {scale.large}: {joined(parts)}. {told}"
+
+
+def _batch_verdict(gains: Mapping[str, Score], times_fewer: int) -> str:
+    if any(math.isnan(gain.low) for gain in gains.values()):
+        return "Too few seeds for a verdict"
+    worse, level = ([p for p, gain in gains.items() if (gain.high < 0) is is_worse] for is_worse in (True, False))
+    if not worse:
+        return (
+            f"Not shown to be worse at the small batch, which makes {times_fewer} times the updates, so that whether "
+            f"another objective saves a factor of {times_fewer} in batch size cannot be answered at this length"
+        )
+    if level:
+        return f"Worse at the small batch by {joined(worse)}, which {joined(level)} does not show"
+    return f"Worse at the small batch by {joined(worse)}, so that another objective has something to win back"
+
+
+def _flat_against_infonce(table: Sequence[Cell], batch: int, judge: Judge) -> str | None:
+    parts = []
+    for flat, info in FLAT_AGAINST:
+        one, other = cell_of(table, flat, batch), cell_of(table, info, batch)
+        gains = gains_of(one, other, judge) if one and other else {}
+        if gains:
+            parts.append(f"{flat} less {info} {gains_text(gains)}")
+    return f"Points at batch {batch}: {joined(parts)}." if parts else None
+
+
+def eight_times(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
+    best = _best_infonce(table, scale)
+    small = cell_of(table, CONTROLLED, scale.small)
+    gains = gains_of(small, best, judge) if small and best else {}
+    if best is None or not gains:
+        return None
+    told = (
+        f"Points between batches: {CONTROLLED} at batch {scale.small} less {best.objective}, the best InfoNCE by kNN, "
+        f"at batch {scale.large} {gains_text(gains)}."
+    )
+    if any(math.isnan(gain.low) or gain.high < 0 for gain in gains.values()):
+        return told
+    most = joined(f"{max(0.0, -100 * gain.low):.1f} points by {name}" for name, gain in gains.items())
+    return f"{told} That it matches, as the literature says, holds up to a loss of at most {most}."
+
+
+def _equal_updates(table: Sequence[Cell], equal: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
+    parts = []
+    for cell in equal:
+        large = cell_of(table, cell.objective, scale.large)
+        gains = gains_of(cell, large, judge) if large else {}
+        if gains:
+            parts.append(f"{cell.objective} {gains_text(gains)}")
+    if not parts:
+        return None
+    return (
+        f"Points at equal updates, batch {scale.small} less batch {scale.large}, with "
+        f"{scale.large // scale.small} times fewer images: {joined(parts)}."
+    )
+
+
+def _snr(table: Sequence[Cell]) -> str | None:
+    found = {(c.objective, c.batch): value for c in table if (value := signal_to_noise(c.runs)) is not None}
+    if not found:
+        return None
+    (least, low), (most, high) = (pick(found.items(), key=lambda item: item[1]) for pick in (min, max))
+    return (
+        f"Gradient SNR over the last quarter is between {low:.2f} ({least[0]}, batch {least[1]}) and {high:.2f} "
+        f"({most[0]}, batch {most[1]}), without the {SNR_FLOOR:.2f} of noise alone, with which the figure has "
+        "it; eight batches tell little so near to that."
+    )
+
+
+def _confounded(table: Sequence[Cell]) -> str:
+    """Objectives were not run at the same temperatures."""
+    betas = {c.batch: beta for c in table if c.objective == CONTROLLED and (beta := gauge(c.runs, "beta")) is not None}
+    fixed = sorted({1 / {**NCE, **BETWEEN}[c.objective]["temperature"] for c in table if c.objective in INFONCE})
+    if not betas:
+        return ""
+    held = joined(f"{beta:.1f} at batch {batch}" for batch, beta in sorted(betas.items()))
+    return (
+        f" Nor can it tell objective from temperature: {CONTROLLED} settled at a beta of {held}, and InfoNCE ran at "
+        f"{joined(f'{beta:g}' for beta in fixed)} only."
+    )
+
+
+def _reachable(scale: Scale) -> str:
+    """The bound is largest for positives at cosine 1; negatives have a mean cosine of about 0 at the least."""
+    beta = 1 / NCE[SIMCLR]["temperature"]
+    parts = []
+    for batch in (scale.small, scale.large):
+        negatives = 2 * batch - 2
+        ceiling = math.log(negatives + 1)
+        share = 1 - math.log1p(negatives * math.exp(-beta)) / ceiling
+        parts.append(f"{share:.2f} of its ceiling at batch {batch}")
+    return f"At temperature {1 / beta:g} the bound cannot pass about {joined(parts)}, however good the encoder."
+
+
+def _untrained(book: Book) -> str | None:
+    for run in book.there(book.runs("grid")):
+        knn, linear = run.untrained("knn"), run.untrained("linear")
+        if knn is not None and linear is not None:
+            return f"Untrained, the encoder has {score_text(knn)} % by kNN and {score_text(linear)} % by linear probe."
+    return None

@@ -1,0 +1,137 @@
+"""Mutual information against accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from benchmarks import record
+from benchmarks.cifar10 import figures
+from benchmarks.cifar10.claims import Claim, joined
+from benchmarks.cifar10.pages.book import NOT_RUN, Book, Row
+from benchmarks.cifar10.pages.common import Page, findings_of, made_page, neighbours
+from benchmarks.cifar10.plan import BETWEEN, NCE, NO_LOG_RATIO, OTHERS, STAGES, SWEPT, Scale, family
+from benchmarks.cifar10.summary import (
+    FEWEST_CELLS,
+    FEWEST_RUNS,
+    Checkpoint,
+    at_equal_epochs,
+    checkpoints,
+    correlation,
+)
+from flatclr.evaluation.intervals import Score
+
+MEASURED_AGAINST = (
+    ("pool_mi_nats", "pool MI", "0.65"),
+    ("batch_mi_nats", "mini-batch MI", "none"),
+)
+ALL, AT_ONE_TIME, FIRST, LAST = "all", "all, at equal epochs", "first evaluation", "last evaluation"
+WITHIN = "InfoNCE and FlatNCE"
+
+
+def information_page(book: Book) -> Page:
+    stages = ["grid", "grid-more", "tau", "equal-updates", "ess", "fdiv", "fdiv-more"]
+    runs = [run for stage in stages for run in book.runs(stage) if not STAGES[stage].optional or run.name in book.kept]
+    points = [p for run in runs if run.name in book.kept for p in checkpoints(book.kept[run.name], run.objective)]
+    groups = {
+        "pool_mi_nats": _groups_of(points, book.scale),
+        "batch_mi_nats": _groups_of([p for p in points if p.objective not in NO_LOG_RATIO], book.scale),
+    }
+    text = (
+        "Over the evaluations within runs: Pearson and Spearman correlation of kNN accuracy with the bound against a "
+        "pool (best beta) and with the bound of the training batches (mean over those logged since the evaluation "
+        "before); both are on training images. At equal epochs, each value is taken less the mean over all runs of "
+        f"its length at that time. kNN here is on a sample of {book.scale.eval_samples:,} test images, with "
+        f"{neighbours(book.scale.eval_samples)} among as many training images. 95 % intervals are from a bootstrap "
+        f"that draws whole cells (objective and batch size, with all seeds); fewer than {FEWEST_CELLS} have none, and "
+        f"fewer than {FEWEST_RUNS} runs no correlation. {joined(NO_LOG_RATIO)} is left out of all that has mini-batch "
+        "MI: its scores are no log-ratios, so that a bound of its batches says nothing; pool MI is that of cosines."
+    )
+    says = [_information_verdict(groups[quantity[0]], quantity) for quantity in MEASURED_AGAINST]
+    claims = _information_claims(groups)
+    cannot = (
+        "cause. Within a run accuracy and bounds both grow with time, so correlations over all checkpoints are those "
+        "of time as well. At one time they are not, and compare few objectives and temperatures."
+    )
+    findings = findings_of(claims, cannot, says)
+    shown = {"mi_accuracy": figures.information_figure(points)} if points else {}
+    rows = [_information_row(name, {q: of[name] for q, of in groups.items()}) for name in groups["pool_mi_nats"]]
+    tables = [text, record.markdown(rows)]
+    return made_page(book, "Mutual information against accuracy", runs, stages, tables, findings, shown)
+
+
+def _groups_of(points: Sequence[Checkpoint], scale: Scale) -> dict[str, list[Checkpoint]]:
+    """Which checkpoints are looked at together; first and last are those of runs of full length."""
+    longest = max((p.of for p in points), default=0)
+    whole = [p for p in points if p.of == longest]
+    groups = {
+        ALL: list(points),
+        WITHIN: [p for p in points if p.objective.startswith(("InfoNCE", "FlatNCE"))],
+        AT_ONE_TIME: at_equal_epochs(points),
+        FIRST: [p for p in whole if p.number == 1],
+        LAST: [p for p in whole if p.is_last],
+    }
+    groups |= {f"batch {b}": [p for p in points if p.batch == b] for b in (scale.small, *scale.between, scale.large)}
+    families = dict.fromkeys(map(family, (*NCE, *BETWEEN, *SWEPT, *OTHERS)))
+    groups |= {name: [p for p in points if family(p.objective) == name] for name in families}
+    return {name: group for name, group in groups.items() if group or name == ALL or name in NO_LOG_RATIO}
+
+
+def _information_row(name: str, by_quantity: Mapping[str, Sequence[Checkpoint]]) -> Row:
+    points = by_quantity["pool_mi_nats"]
+    row = {"checkpoints": name, "points": str(len(points)), "runs": str(len({p.run for p in points}))}
+    for quantity, label, _ in MEASURED_AGAINST:
+        found = correlation(by_quantity[quantity], quantity)
+        row[f"Pearson, {label}"] = NOT_RUN if not points else "" if found is None else _correlation(found.pearson)
+        row[f"Spearman, {label}"] = NOT_RUN if not points else "" if found is None else _correlation(found.spearman)
+    return row
+
+
+def _information_claims(groups: Mapping[str, Mapping[str, Sequence[Checkpoint]]]) -> list[Claim]:
+    claims = []
+    for (quantity, label, _), related in zip(MEASURED_AGAINST, (True, False), strict=True):
+        for group, words in {ALL: "over all checkpoints", AT_ONE_TIME: "at equal epochs", LAST: "at the end"}.items():
+            found = correlation(groups[quantity].get(group, ()), quantity)
+            if found is None:
+                continue
+            measured = {"Pearson": found.pearson, "Spearman": found.spearman}
+            if group == ALL and not related:
+                measured = {name: _contradiction(score) for name, score in measured.items()}
+            what = "going with" if related or group != ALL else "unrelated to"
+            literature = ", as the literature has it" if group == ALL else ""
+            claims.append(Claim(label, f"{what} kNN accuracy {words}{literature}", measured))
+    return claims
+
+
+def _contradiction(score: Score) -> Score:
+    """Below zero where a correlation is told from none; that there is none cannot be shown."""
+    return Score(0.0, -1.0, 1.0) if score.low <= 0 <= score.high or math.isnan(score.low) else Score(-1.0, -1.0, -1.0)
+
+
+def _information_verdict(groups: Mapping[str, Sequence[Checkpoint]], quantity: tuple[str, str, str]) -> str | None:
+    name, label, told = quantity
+    found = correlation(groups[ALL], name)
+    if found is None:
+        return None
+    parts = [f"{_correlation(found.pearson)} over all {found.points} checkpoints of {found.runs} runs"]
+    others = {
+        WITHIN: "over those of InfoNCE and FlatNCE",
+        AT_ONE_TIME: "at equal epochs",
+        FIRST: "at the first evaluation of runs of full length",
+        LAST: "at their last",
+    }
+    for group, words in others.items():
+        other = correlation(groups.get(group, ()), name)
+        if other is not None:
+            parts.append(f"{_correlation(other.pearson)} {words}{_doubt(other.pearson)}")
+    return f"Pearson's correlation of kNN accuracy with {label} is {joined(parts)}; the literature has {told}."
+
+
+def _doubt(score: Score) -> str:
+    return " (not told from zero)" if score.low <= 0 <= score.high else ""
+
+
+def _correlation(score: Score) -> str:
+    if math.isnan(score.low):
+        return f"{score.value:.2f}"
+    return f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]"
