@@ -26,6 +26,7 @@ from flatclr.training import memory
 from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
+from flatclr.training.graph import CaptureError, WaitsForDeviceError
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
 from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
@@ -464,25 +465,45 @@ def test_paired_data_have_no_view_size(tmp_path: Path) -> None:
         train(config(tmp_path / "run", 3, data=str(tmp_path / "pairs.npz"), encoder="auto", view_size=20))
 
 
-def test_a_step_that_cannot_be_captured_is_announced_and_taken_eagerly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be ...")
+def pretend_a_graph_fails(trainer: Trainer, error: Exception, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stepper of a trainer on a device where making the captured step raises this."""
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
 
     monkeypatch.setattr(trainer_module, "why_not_graphed", lambda *_: None)
-    monkeypatch.setattr(trainer_module, "GraphedStep", refused)
+    monkeypatch.setattr(trainer_module, "GraphedStep", failing)
+    trainer.device = torch.device("cuda")
+    try:
+        return trainer._stepper()
+    finally:
+        trainer.device = torch.device("cpu")
+
+
+def test_a_step_that_waits_for_the_device_is_announced_and_taken_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[str] = []
-    trainers = [
-        Trainer(config(tmp_path, 2), None, on_event=[lambda _, row: heard.append(row.get("message", ""))])
-        for _ in range(2)
-    ]
-    trainers[0].device = torch.device("cuda")
-    steppers = [trainer._stepper() for trainer in trainers]
-    trainers[0].device = torch.device("cpu")
-    assert heard == ["steps are not captured in a CUDA graph: operation not permitted when stream is capturing."]
-    losses = [stepper(0).loss for stepper in steppers]
-    assert torch.equal(*losses)
+    listen = [lambda _, row: heard.append(row.get("message", ""))]
+    pretending, plain = (Trainer(config(tmp_path, 2), None, on_event=listen) for _ in range(2))
+    eager = pretend_a_graph_fails(pretending, WaitsForDeviceError("the step waits for the device"), monkeypatch)
+    assert heard == ["steps are not captured in a CUDA graph: the step waits for the device."]
+    assert torch.equal(eager(0).loss, plain._stepper()(0).loss)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (CaptureError("no such call"), TrainingStoppedError, r"broken capture \(no such call\); pass --no-graph"),
+        (RuntimeError("a bug of ours"), RuntimeError, "a bug of ours"),
+    ],
+    ids=str,
+)
+def test_what_else_goes_wrong_in_a_capture_is_not_hidden(
+    error: Exception, kind: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(kind, match=message):
+        pretend_a_graph_fails(Trainer(config(tmp_path, 2), None), error, monkeypatch)
 
 
 @pytest.mark.parametrize("own", [True, False])

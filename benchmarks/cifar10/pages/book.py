@@ -48,10 +48,10 @@ class Book:
         return {protocol: pooled_spread(table, protocol) for protocol in figures.PROTOCOLS}
 
     @property
-    def short_deviation(self) -> float:
+    def short_spread(self) -> Spread:
         """Over seeds, by kNN, of runs that are short, or of those of full length until there are such."""
         short = pooled_spread(self.cells("equal-updates"), "knn")
-        return (short if short.freedom else self.spread["knn"]).deviation
+        return short if short.freedom else self.spread["knn"]
 
     def grid(self) -> list[Cell]:
         """What is under comparison, and what lies between in batch size or temperature if any of it was run."""

@@ -24,7 +24,7 @@ from benchmarks.cifar10.summary import (
     mean_accuracy,
     signal_to_noise,
 )
-from flatclr.evaluation.intervals import NORMAL, Score, wilson
+from flatclr.evaluation.intervals import Score, wilson
 from flatclr.evaluation.knn import neighbours_for
 from flatclr.training.instruments import SNR_FLOOR
 
@@ -59,20 +59,27 @@ def rate_cell(run: PlannedRun) -> Row:
     return {"learning rate": f"{run.config().learning_rate:g}"}
 
 
-def alike_to(scores: Mapping[Tried, Score], best: Tried, seeds: float) -> list[Tried]:
-    """What has an accuracy not told apart from the best, as if on other images: on the same ones less is enough.
+def alike_to(best: Tried, scores: Mapping[Tried, Score], spread: Spread) -> list[Tried]:
+    """What has an accuracy not told apart from the best, with one seed each.
 
-    `seeds` is the standard deviation over seeds.
+    As if on other images, where the same ones would do with less.
     """
+    seeds = spread.half_width(1, 1) if spread.freedom else 0.0
 
-    def error(score: Score) -> float:
-        return math.hypot((score.high - score.low) / (2 * NORMAL), seeds)
+    def needed(score: Score) -> float:
+        images = math.hypot(score.high - score.low, scores[best].high - scores[best].low) / 2
+        return math.hypot(images, seeds)
 
     return [
         tried
         for tried, score in sorted(scores.items())
-        if tried != best and scores[best].value - score.value <= NORMAL * math.hypot(error(score), error(scores[best]))
+        if tried != best and scores[best].value - score.value <= needed(score)
     ]
+
+
+def times_sign(score: Score, sign: int) -> Score:
+    low, high = sorted((sign * score.low, sign * score.high))
+    return Score(sign * score.value, low, high)
 
 
 def gains_of(one: Cell, other: Cell, judge: Judge) -> dict[str, Score]:
@@ -135,13 +142,13 @@ def findings_of(claims: Sequence[Claim], cannot: str, says: Sequence[str | None]
 def _origin(book: Book, runs: Sequence[PlannedRun], stages: Sequence[str]) -> str:
     """Commands, hardware, commits and seeds."""
     scale = "" if book.scale is FULL else f" --plan {book.scale.name}"
-    needed = [stage for stage in stages if not STAGES[stage].optional]
+    needed = list(dict.fromkeys(["lr", *(stage for stage in stages if not STAGES[stage].optional)]))  # gives the rates
     told = f" {held_out_file(book.scale)}" if runs[0].held_out else ""
     lines = [
         f"`python -m benchmarks.cifar10 run{scale} --stage {' '.join(needed)} --data DIR --results NEW`, then "
         f"`python -m benchmarks.cifar10 tables{scale} --results NEW`; without `--results`, what is kept here is not "
         f"made again. {len(book.there(runs))} of {len(runs)} runs are there; raw metrics in `runs/`.{told} By hand, "
-        "for example (on a GPU repetitions differ in their last digits):",
+        "for example (on a GPU, repetitions are not bit-identical):",
         f"```sh\n{commands_of(runs[0])}\n```",
     ]
     return "\n\n".join([*lines, *those_said([made_on(book.there(runs))])])

@@ -9,7 +9,7 @@ from benchmarks import record
 from benchmarks.cifar10 import figures
 from benchmarks.cifar10.claims import Claim, joined
 from benchmarks.cifar10.pages.book import NOT_RUN, Book, Row
-from benchmarks.cifar10.pages.common import Page, findings_of, made_page, neighbours
+from benchmarks.cifar10.pages.common import Page, findings_of, made_page, neighbours, times_sign
 from benchmarks.cifar10.plan import BETWEEN, NCE, NO_LOG_RATIO, OTHERS, STAGES, SWEPT, Scale, family
 from benchmarks.cifar10.summary import (
     FEWEST_CELLS,
@@ -33,10 +33,8 @@ def information_page(book: Book) -> Page:
     stages = ["grid", "grid-more", "tau", "equal-updates", "ess", "fdiv", "fdiv-more"]
     runs = [run for stage in stages for run in book.runs(stage) if not STAGES[stage].optional or run.name in book.kept]
     points = [p for run in runs if run.name in book.kept for p in checkpoints(book.kept[run.name], run.objective)]
-    groups = {
-        "pool_mi_nats": _groups_of(points, book.scale),
-        "batch_mi_nats": _groups_of([p for p in points if p.objective not in NO_LOG_RATIO], book.scale),
-    }
+    bounded = [p for p in points if p.objective not in NO_LOG_RATIO]
+    groups = _groups_of(bounded, book.scale)
     text = (
         "Over the evaluations within runs: Pearson and Spearman correlation of kNN accuracy with the bound against a "
         "pool (best beta) and with the bound of the training batches (mean over those logged since the evaluation "
@@ -44,10 +42,11 @@ def information_page(book: Book) -> Page:
         f"its length at that time. kNN here is on a sample of {book.scale.eval_samples:,} test images, with "
         f"{neighbours(book.scale.eval_samples)} among as many training images. 95 % intervals are from a bootstrap "
         f"that draws whole cells (objective and batch size, with all seeds); fewer than {FEWEST_CELLS} have none, and "
-        f"fewer than {FEWEST_RUNS} runs no correlation. {joined(NO_LOG_RATIO)} is left out of all that has mini-batch "
-        "MI: its scores are no log-ratios, so that a bound of its batches says nothing; pool MI is that of cosines."
+        f"fewer than {FEWEST_RUNS} runs no correlation; each holds by itself. "
+        f"{joined(NO_LOG_RATIO)} is left out, as its scores are no log-ratios and a bound of its batches says nothing; "
+        "one row has it for pool MI, which is that of cosines."
     )
-    says = [_information_verdict(groups[quantity[0]], quantity) for quantity in MEASURED_AGAINST]
+    says = [_information_verdict(groups, quantity) for quantity in MEASURED_AGAINST]
     claims = _information_claims(groups)
     cannot = (
         "cause. Within a run accuracy and bounds both grow with time, so correlations over all checkpoints are those "
@@ -55,7 +54,10 @@ def information_page(book: Book) -> Page:
     )
     findings = findings_of(claims, cannot, says)
     shown = {"mi_accuracy": figures.information_figure(points)} if points else {}
-    rows = [_information_row(name, {q: of[name] for q, of in groups.items()}) for name in groups["pool_mi_nats"]]
+    rows = [_information_row(name, group) for name, group in groups.items()]
+    if len(points) > len(bounded):
+        unbounded = _information_row(f"{ALL} and {joined(NO_LOG_RATIO)}", points)
+        rows.insert(1, {name: "" if "mini-batch" in name else value for name, value in unbounded.items()})
     tables = [text, record.markdown(rows)]
     return made_page(book, "Mutual information against accuracy", runs, stages, tables, findings, shown)
 
@@ -74,30 +76,31 @@ def _groups_of(points: Sequence[Checkpoint], scale: Scale) -> dict[str, list[Che
     groups |= {f"batch {b}": [p for p in points if p.batch == b] for b in (scale.small, *scale.between, scale.large)}
     families = dict.fromkeys(map(family, (*NCE, *BETWEEN, *SWEPT, *OTHERS)))
     groups |= {name: [p for p in points if family(p.objective) == name] for name in families}
-    return {name: group for name, group in groups.items() if group or name == ALL or name in NO_LOG_RATIO}
+    return {name: group for name, group in groups.items() if group or name == ALL}
 
 
-def _information_row(name: str, by_quantity: Mapping[str, Sequence[Checkpoint]]) -> Row:
-    points = by_quantity["pool_mi_nats"]
+def _information_row(name: str, points: Sequence[Checkpoint]) -> Row:
     row = {"checkpoints": name, "points": str(len(points)), "runs": str(len({p.run for p in points}))}
     for quantity, label, _ in MEASURED_AGAINST:
-        found = correlation(by_quantity[quantity], quantity)
+        found = correlation(points, quantity)
         row[f"Pearson, {label}"] = NOT_RUN if not points else "" if found is None else _correlation(found.pearson)
         row[f"Spearman, {label}"] = NOT_RUN if not points else "" if found is None else _correlation(found.spearman)
     return row
 
 
-def _information_claims(groups: Mapping[str, Mapping[str, Sequence[Checkpoint]]]) -> list[Claim]:
+def _information_claims(groups: Mapping[str, Sequence[Checkpoint]]) -> list[Claim]:
     claims = []
     for (quantity, label, _), related in zip(MEASURED_AGAINST, (True, False), strict=True):
         for group, words in {ALL: "over all checkpoints", AT_ONE_TIME: "at equal epochs", LAST: "at the end"}.items():
-            found = correlation(groups[quantity].get(group, ()), quantity)
+            found = correlation(groups.get(group, ()), quantity)
             if found is None:
                 continue
             measured = {"Pearson": found.pearson, "Spearman": found.spearman}
+            what = "going with"
             if group == ALL and not related:
-                measured = {name: _contradiction(score) for name, score in measured.items()}
-            what = "going with" if related or group != ALL else "unrelated to"
+                what, measured = "unrelated to", {name: _contradiction(score) for name, score in measured.items()}
+            elif found.pearson.high < 0:
+                what, measured = "going against", {name: times_sign(score, -1) for name, score in measured.items()}
             literature = ", as the literature has it" if group == ALL else ""
             claims.append(Claim(label, f"{what} kNN accuracy {words}{literature}", measured))
     return claims

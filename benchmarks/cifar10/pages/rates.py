@@ -21,6 +21,7 @@ from benchmarks.cifar10.pages.common import (
     score_text,
 )
 from benchmarks.cifar10.plan import CONTROLLED, SIMCLR, Rates, rate_exponent
+from benchmarks.cifar10.summary import Spread
 from flatclr.evaluation.intervals import Score
 
 
@@ -53,21 +54,21 @@ def rate_page(book: Book) -> Page:
             "At half, at all and at double of the rate, in the same way. The choice above is not changed by it.",
             record.markdown([held_out_row(book, run, {"batch": str(run.batch), **rate_cell(run)}) for run in around]),
         ]
-    seeds = book.short_deviation
+    seeds = book.short_spread
     says = [_rate_rule(chosen, tried, seeds), *(_rate_choice(batch, tried[batch], chosen, seeds) for batch in tried)]
     claims = []
     if chosen is not None:
         claims.append(Claim("the best rate", "growing with the batch", {"kNN": _rate_power(chosen, tried, seeds)}))
     cannot = (
         "whether the same rate is best for longer runs or for other objectives, all of which take it from here. One "
-        f"seed each; the deviation over seeds, {100 * seeds:.1f} points, is that of runs of other stages."
+        f"seed each; the deviation over seeds, {100 * seeds.deviation:.1f} points, is that of runs of other stages."
     )
     findings = findings_of(claims, cannot, says)
     shown = {"learning_rate": figures.rates_figure(tried)} if all(tried.values()) else {}
     return made_page(book, "Learning rate by batch size", runs, ["lr"], found, findings, shown)
 
 
-def _rate_rule(chosen: Rates | None, tried: Mapping[int, Mapping[float, Score]], seeds: float) -> str | None:
+def _rate_rule(chosen: Rates | None, tried: Mapping[int, Mapping[float, Score]], seeds: Spread) -> str | None:
     if chosen is None:
         return None
     first, last, power = min(chosen), max(chosen), _rate_power(chosen, tried, seeds)
@@ -80,20 +81,20 @@ def _rate_rule(chosen: Rates | None, tried: Mapping[int, Mapping[float, Score]],
     )
 
 
-def _rate_power(chosen: Rates, tried: Mapping[int, Mapping[float, Score]], seeds: float) -> Score:
+def _rate_power(chosen: Rates, tried: Mapping[int, Mapping[float, Score]], seeds: Spread) -> Score:
     """Of the batch, with those that fit rates not told apart from the chosen ones."""
     first, last = min(chosen), max(chosen)
-    low, high = ([chosen[batch], *alike_to(tried[batch], chosen[batch], seeds)] for batch in (first, last))
+    low, high = ([chosen[batch], *alike_to(chosen[batch], tried[batch], seeds)] for batch in (first, last))
     powers = [rate_exponent({first: small, last: large}) for small in low for large in high]
     return Score(rate_exponent(chosen), min(powers), max(powers))
 
 
-def _rate_choice(batch: int, scores: Mapping[float, Score], chosen: Rates | None, seeds: float) -> str | None:
+def _rate_choice(batch: int, scores: Mapping[float, Score], chosen: Rates | None, seeds: Spread) -> str | None:
     if chosen is None:
         return None
     best, rates = chosen[batch], sorted(scores)
-    alike = alike_to(scores, best, seeds)
-    text = f"At batch {batch}, {best:g} is best"
+    alike = alike_to(best, scores, seeds)
+    text = f"At batch {batch}, {best:g} had the most"
     text += f"; not told apart from it: {joined(f'{rate:g}' for rate in alike)}." if alike else ", clearly."
     if best in (rates[0], rates[-1]):
         text += " It is at the end of the range that was tried, so a better one may lie beyond."

@@ -160,7 +160,7 @@ def _size_choice(book: Book, scores: Mapping[int, Score]) -> str | None:
     if best == taken:
         return f"The recipe takes the best of these, {taken} pixels."
     more = 100 * (scores[best].value - scores[taken].value)
-    told = "not told apart" if taken in alike_to(scores, best, book.short_deviation) else "told apart"
+    told = "not told apart" if taken in alike_to(best, scores, book.short_spread) else "told apart"
     return (
         f"The recipe takes {taken} pixels. {best} pixels had {more:.1f} points more here, which is {told}; no longer "
         "run decided between them."

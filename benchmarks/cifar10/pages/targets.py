@@ -54,7 +54,7 @@ def ess_page(book: Book) -> Page:
     told = "{:g} to {:g}".format(*LITERATURE_ESS)
     claims = [Claim("the best target", f"within {told}", gains)] if gains else []
     claims += [
-        Claim(f"{_target(cell):g}", f"below the best target within {told}", losses)
+        Claim(f"{_target(cell):g}", f"below the best target within {told}{_seeds(cell)}", losses)
         for cell in outside
         if (losses := _losses(cell, table, judge))
     ]
@@ -69,6 +69,10 @@ def ess_page(book: Book) -> Page:
         f"{intervals(judge)} {GAUGES}"
     ]
     return made_page(book, "ESS targets", runs, ["ess", "grid"], [*text, record.markdown(rows)], findings, shown)
+
+
+def _seeds(cell: Cell) -> str:
+    return " (one seed)" if len(cell.runs) == 1 else ""
 
 
 def _target(cell: Cell) -> float:

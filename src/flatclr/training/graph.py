@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from flatclr.data.loading import Batch, Loader
 from flatclr.training.inputs import ImageViews
+from flatclr.training.memory import is_out_of_memory
 from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
 
@@ -30,6 +33,14 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
     return None
 
 
+class WaitsForDeviceError(RuntimeError):
+    """The step cannot be captured; it was not tried, and nothing has changed."""
+
+
+class CaptureError(RuntimeError):
+    """The capture broke, and what CUDA does after it is not to be relied on."""
+
+
 class GraphedStep:
     """`TrainStep` on images: captured once, then replayed with each step's images and view parameters.
 
@@ -37,7 +48,7 @@ class GraphedStep:
     where the graph looks for them.
 
     Results are overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in
-    place before this is made: the graph goes on using their memory. Where the capture fails, `train_step` is as before.
+    place before this is made: the graph goes on using their memory.
 
     `fewer_launches` is for networks whose layers are called as modules: one that reads another's weight, or leaves
     autocast, would see rounded ones.
@@ -57,12 +68,10 @@ class GraphedStep:
             train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
         try:
             self._warm_up()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = self._take()
         except BaseException:
             train_step.forward = forward
             raise
+        self.graph, self.result = self._captured()
 
     def __call__(self, step: int) -> StepResult:
         if self.loader.resident is None:
@@ -81,24 +90,66 @@ class GraphedStep:
             views = self.inputs.apply(self.loader.resident[0], self.index, self.parameters)
         return self.train_step.take(views, len(self.batch))
 
+    def _captured(self) -> tuple[torch.cuda.CUDAGraph, StepResult]:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.random.fork_rng([]), torch.cuda.graph(graph):
+                return graph, self._take()
+        except RuntimeError as error:
+            cause = _first_of(error)
+            if is_out_of_memory(cause):
+                raise cause from error
+            raise CaptureError(_first_line(cause)) from error
+
     def _warm_up(self) -> None:
-        """A few steps that leave no trace: libraries and allocators must be ready before a capture."""
+        """A few steps that leave no trace: libraries and allocators must be ready before a capture.
+
+        The last one must not wait for the device: a capture that breaks leaves CUDA in no state to go on with.
+        """
         kept = [(tensor, tensor.clone()) for tensor in _state(self.train_step)]
         known = {tensor.data_ptr() for tensor, _ in kept}
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.random.fork_rng([self.loader.device]):
-                side = torch.cuda.Stream()
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):
-                    for _ in range(WARMUP_STEPS):
-                        self._take()
-                torch.cuda.current_stream().wait_stream(side)
+            with torch.random.fork_rng([self.loader.device]), torch.cuda.stream(side):
+                for _ in range(WARMUP_STEPS - 1):
+                    self._take()
+                with _refusing_to_wait():
+                    self._take()
         finally:
+            torch.cuda.current_stream().wait_stream(side)
             for tensor, before in kept:
                 tensor.copy_(before)
             for tensor in _state(self.train_step):
                 if tensor.data_ptr() not in known:
                     tensor.zero_()  # moments an optimizer made; it starts them from nothing
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode calls itself a prototype
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            raise WaitsForDeviceError("the step waits for the device, say to read a number from it") from error
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """What went wrong first: ending a broken capture raises an error of its own."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def _state(train_step: TrainStep) -> Iterator[Tensor]:

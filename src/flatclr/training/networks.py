@@ -50,6 +50,11 @@ class TwoTowers(nn.Module):
         return self.tower_x.last_layer
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Of its parameters; the CPU if it has none."""
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+
 def features_of(encoder: nn.Module, example: Tensor) -> int:
     """Width of an encoder's output; one that does not say it is asked with an example batch."""
     stated = getattr(encoder, "features", None)
@@ -57,7 +62,7 @@ def features_of(encoder: nn.Module, example: Tensor) -> int:
         return stated
     was_training = encoder.training
     with torch.no_grad():
-        output = encoder.eval()(example)
+        output = encoder.eval()(example.to(device_of(encoder)))
     encoder.train(was_training)
     if not isinstance(output, Tensor) or output.dim() != 2:
         got = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__

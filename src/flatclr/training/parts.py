@@ -21,7 +21,7 @@ from flatclr.models.heads import build_head
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
 from flatclr.runs import new_directory
 from flatclr.training.config import TrainConfig
-from flatclr.training.networks import Network, TwoTowers, features_of
+from flatclr.training.networks import Network, TwoTowers, device_of, features_of
 
 OWN = "own"  # in the config of a run whose encoder came from Python
 
@@ -77,10 +77,9 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
 
 def _require_takes(encoder: nn.Module, views: Tensor) -> None:
     """Views of another size than the images, before any work starts: not every encoder takes both."""
-    place = next((parameter.device for parameter in encoder.parameters()), views.device)
     try:
         with frozen(encoder):
-            encoder(views.to(place))
+            encoder(views.to(device_of(encoder)))
     except (ValueError, RuntimeError, AssertionError) as error:
         raise ValueError(
             f"view_size must be one that the encoder takes beside the images' own, got {views.shape[-1]} ({error}); "

@@ -27,7 +27,7 @@ from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_ra
 from flatclr.runs import RunDirectory
 from flatclr.training.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.training.config import TrainConfig
-from flatclr.training.graph import GraphedStep, why_not_graphed
+from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.instruments import gradient_snr, step_metrics
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog, require_wandb
@@ -242,10 +242,12 @@ class Trainer:
             if reason is None:
                 try:
                     return self._fitting(lambda: self._graphed(batches), lambda: next(batches))
-                except TrainingStoppedError:
-                    raise
-                except RuntimeError as error:  # of CUDA, for what it cannot capture
-                    reason = str(error).strip().partition("\n")[0].rstrip(".")
+                except WaitsForDeviceError as error:
+                    reason = str(error)
+                except CaptureError as error:
+                    raise TrainingStoppedError(
+                        f"a CUDA graph must be able to hold the step, got a broken capture ({error}); pass --no-graph."
+                    ) from error
             self._emit("warning", {"step": self.step, "message": f"steps are not captured in a CUDA graph: {reason}."})
         return lambda step: self._take_step(next(batches), step)
 
