@@ -30,6 +30,7 @@ from benchmarks import record
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, FileImages
+from flatclr.training.graph import GraphedStep
 from flatclr.training.trainer import Trainer
 
 BLOCKS = 5
@@ -108,6 +109,9 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
     take_step, finished = trainer._stepper(), _synchronizer(trainer.device)
     for step in range(settings.warmup):
         take_step(step)
+    replays = None
+    if isinstance(take_step, GraphedStep):
+        take_step.graph = replays = TimedReplays(take_step.graph)  # type: ignore[assignment]
     paces = []
     for block in range(BLOCKS):
         finished()
@@ -125,7 +129,26 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
         "step": "graph" if graph else "eager",
         **_rate([pace["images_per_second"] for pace in paces]),
         "waiting for data %": round(100 * statistics.median(waits), 1),
+        "ms of a replay": "" if replays is None else round(replays.median_ms(), 2),
     }
+
+
+class TimedReplays:
+    """A CUDA graph whose time on the device is taken, apart from what the host does between replays."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self.graph = graph
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def replay(self) -> None:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        self.graph.replay()
+        after.record()
+        self.events.append((before, after))
+
+    def median_ms(self) -> float:
+        return statistics.median(before.elapsed_time(after) for before, after in self.events)
 
 
 def what_bounds(decoded: Sequence[dict[str, Any]], trained: Sequence[dict[str, Any]]) -> list[str]:
@@ -143,11 +166,24 @@ def what_bounds(decoded: Sequence[dict[str, Any]], trained: Sequence[dict[str, A
                 f"images/s with {most['workers']} workers"
             )
         elif share < 1 - FED:
-            why = f"not waiting for data ({waits:g} %), yet slower: beside decoding the steps themselves take longer"
+            why = f"not waiting for data ({waits:g} %), yet slower: {where_lost(streamed, resident)}"
         else:
             why = f"bound by the step: it waits for data {waits:g} % of the time"
         lines.append(f"batch {batch}, {step}: streaming reaches {share:.0%} of resident images and is {why}.")
     return [*lines, what_bounds_decoding(decoded)]
+
+
+def where_lost(streamed: dict[str, Any], resident: dict[str, Any]) -> str:
+    """On the device or on the host, where a captured step tells them apart."""
+    replay, alone = streamed["ms of a replay"], resident["ms of a replay"]
+    if not replay or not alone:
+        return "beside decoding the steps themselves take longer"
+    taken, needed = (1e3 * row["batch"] / row["images/s"] for row in (streamed, resident))
+    on_device = (replay - alone) / (taken - needed)
+    where = "on the device" if on_device > 0.5 else "on the host, between replays"
+    return (
+        f"a step takes {taken:.2f} ms instead of {needed:.2f}, its replay {replay:g} instead of {alone:g}: lost {where}"
+    )
 
 
 def what_bounds_decoding(decoded: Sequence[dict[str, Any]]) -> str:

@@ -272,8 +272,9 @@ def decoded_row(workers: int, rate: int, busy: float = 0.1) -> dict[str, Any]:
     return {"workers": workers, "by": "processes", "images/s": rate, "cores busy in the main process": busy}
 
 
-def trained_row(images: str, rate: int, waits: float) -> dict[str, Any]:
-    return {"batch": 64, "images": images, "step": "graph", "images/s": rate, "waiting for data %": waits}
+def trained_row(images: str, rate: int, waits: float, replay: float | str = "") -> dict[str, Any]:
+    row = {"batch": 64, "images": images, "step": "graph", "images/s": rate, "waiting for data %": waits}
+    return {**row, "ms of a replay": replay}
 
 
 @pytest.mark.parametrize(
@@ -288,6 +289,20 @@ def test_the_benchmark_says_what_bounds_training(streamed: int, waits: float, ex
     trained = [trained_row("streamed", streamed, waits), trained_row("resident", 1000, 0.0)]
     said, _ = streaming_gpu.what_bounds([decoded_row(8, 800), decoded_row(16, 900)], trained)
     assert re.search(expected, said)
+
+
+@pytest.mark.parametrize(
+    ("replay", "expected"),
+    [
+        ("", "beside decoding the steps themselves take longer"),
+        (85.0, "takes 91.43 ms instead of 64.00, its replay 85 instead of 60: lost on the device"),
+        (61.0, "its replay 61 instead of 60: lost on the host, between replays"),
+    ],
+)
+def test_the_benchmark_says_where_a_slower_step_loses_its_time(replay: float | str, expected: str) -> None:
+    trained = [trained_row("streamed", 700, 1.0, replay), trained_row("resident", 1000, 0.0, 60.0)]
+    said, _ = streaming_gpu.what_bounds([decoded_row(8, 800), decoded_row(16, 900)], trained)
+    assert expected in said
 
 
 @pytest.mark.parametrize(
