@@ -3,7 +3,8 @@
     python -m benchmarks.step_gpu --help
 
 ResNet-18 with CIFAR stem on random images of that size, bf16, FlatNCE under ESS control, SGD: indexing, augmentation,
-encoder, loss, backward, optimizer and controller. Time is that of the wall over many steps, host work included.
+encoder, loss, backward, optimizer and controller. Time is that of the wall over many steps, host work included; "ready"
+is what comes before the first of them: building the network, compiling kernels, warming up and capturing.
 """
 
 from __future__ import annotations
@@ -23,14 +24,26 @@ from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.training.trainer import Trainer
 
 
-def measure(batch: int, graph: bool, steps: int) -> dict[str, Any]:
+WAYS: dict[str, dict[str, Any]] = {
+    "graph": {"graph": True},
+    "eager": {"graph": False},
+    "compiled graph": {"graph": True, "compile": True},
+}
+
+
+def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
     images = torch.randint(256, (50_000, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     config = flatclr.TrainConfig(
-        encoder="resnet18", batch_size=batch, precision="bf16", optimizer="sgd", learning_rate=0.03, graph=graph
-    )
+        encoder="resnet18", batch_size=batch, precision="bf16", optimizer="sgd", learning_rate=0.03, view_size=view_size
+    ).changed(**WAYS[way])
+    torch.cuda.reset_peak_memory_stats()
+    begun = time.perf_counter()
     trainer = Trainer(config, None, data=Dataset("random", ResidentImages(images), None))
     take_step = trainer._stepper()
-    for step in range(20):
+    take_step(0)
+    torch.cuda.synchronize()
+    ready_s = time.perf_counter() - begun
+    for step in range(1, 20):
         take_step(step)
     times = []
     for block in range(5):
@@ -45,22 +58,31 @@ def measure(batch: int, graph: bool, steps: int) -> dict[str, Any]:
     peak = torch.cuda.max_memory_allocated() / 2**20
     return {
         "batch": batch,
-        "step": "graph" if graph else "eager",
+        "pixels of a view": view_size,
+        "step": way,
         "ms": f"{middle:.2f} ± {spread:.2f}",
         "images/s": round(1e3 * batch / middle),
         "peak MiB": round(peak),
+        "ready s": f"{ready_s:.1f}",
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[32, 64, 128, 256, 512])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["graph", "eager"])
+    parser.add_argument("--view-sizes", type=int, nargs="+", default=[32], help="of images of 32 pixels")
     parser.add_argument("--steps", type=int, default=100, help="in each of five blocks (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="append here instead of to results/step_gpu.jsonl")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none; run this where there is one.")
-    rows = [measure(batch, graph, args.steps) for batch in args.batches for graph in (True, False)]
+    rows = [
+        measure(batch, way, view_size, args.steps)
+        for batch in args.batches
+        for view_size in args.view_sizes
+        for way in args.ways
+    ]
     print(record.markdown(rows))
     print("\n" + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
     command = shlex.join(["python", "-m", "benchmarks.step_gpu", *sys.argv[1:]])
