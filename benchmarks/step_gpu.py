@@ -4,7 +4,7 @@
 
 ResNet-18 with CIFAR stem on random images of that size, bf16, FlatNCE under ESS control, SGD: indexing, augmentation,
 encoder, loss, backward, optimizer and controller. Time is that of the wall over many steps, host work included; "ready"
-is what comes before the first of them: building the network, compiling kernels, warming up and capturing.
+is what comes before them: building the network, compiling kernels, warming up and capturing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import flatclr
 from benchmarks import record
 from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.training.trainer import Trainer
-
 
 WAYS: dict[str, dict[str, Any]] = {
     "graph": {"graph": True},
