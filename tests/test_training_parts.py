@@ -22,6 +22,7 @@ from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
+from flatclr.training import graph as graph_module
 from flatclr.training import memory
 from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
@@ -504,6 +505,28 @@ def test_what_else_goes_wrong_in_a_capture_is_not_hidden(
 ) -> None:
     with pytest.raises(kind, match=message):
         pretend_a_graph_fails(Trainer(config(tmp_path, 2), None), error, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [("called a synchronizing CUDA operation", WaitsForDeviceError), ("out of memory", RuntimeError)],
+)
+def test_waiting_is_told_from_other_errors_and_the_mode_is_put_back(
+    message: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[Any] = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    with pytest.raises(RuntimeError) as raised, graph_module._refusing_to_wait():
+        raise RuntimeError(message)
+    assert type(raised.value) is kind
+    assert modes == [0, "error", 0]
+
+
+def test_a_broken_capture_is_explained_by_what_broke_it() -> None:
+    ending = RuntimeError("operation failed due to a previous error during capture")
+    ending.__context__ = RuntimeError("the cause")
+    assert graph_module._first_of(ending) is ending.__context__
 
 
 @pytest.mark.parametrize("own", [True, False])
