@@ -126,7 +126,7 @@ class _KeptTile(torch.autograd.Function):
             d_stack.mul_(scale)
         else:
             d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return *d_stack.chunk(2), d_scale, None, None
+        return *d_stack.to(layout.embedding_type).chunk(2), d_scale, None, None  # rounded together, not view by view
 
 
 def _scores(stack: Tensor, scale: float | Tensor, layout: Layout) -> Tensor:
