@@ -30,6 +30,7 @@ class Scale:
     fast_recipe: str
     base: Settings  # of every run, over the recipe's
     images: int
+    pixels: int  # of an image's side
     held_out: int  # of the training images, to choose the learning rate on
     small: int
     large: int
@@ -53,6 +54,7 @@ FULL = Scale(
     fast_recipe="cifar10-fast",
     base={},
     images=50_000,
+    pixels=32,
     held_out=5_000,
     small=32,
     large=256,
@@ -85,6 +87,7 @@ TINY = Scale(
         "eval_samples": 64,
     },
     images=192,
+    pixels=28,
     held_out=64,
     small=16,
     large=64,

@@ -21,10 +21,9 @@ from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
 from flatclr.kernels import fused_kernels_run, tiled_torch, with_triton
 from flatclr.kernels.block import Block, Side
 from flatclr.kernels.phi import Phi
-from flatclr.kernels.tiled_torch import AnySums, Hardest, LogSumExp, MeanPhi, PhiSums, Ready, SumsT, start_sums
+from flatclr.kernels.tiled_torch import Hardest, LogSumExp, MeanPhi, Ready, SumsT
 from flatclr.pairing import Layout, Views, same_sample_pairs, span
-from flatclr.precision import accumulation_type, no_autocast
-from flatclr.sphere import gradient_before_sphere, to_sphere
+from flatclr.precision import no_autocast
 
 BACKENDS = ("torch", "triton")
 
@@ -163,8 +162,8 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         views, own = layout.pairing.anchor_views, layout.own_samples
         learns_scale = ctx.needs_input_grad[3]
-        ready_of = kernels_of("triton").ready if layout.backend == "triton" else _ready
-        ready: Ready = ready_of(
+        kernels = kernels_of(layout.backend)
+        ready: Ready = kernels.ready(
             z_a,
             z_b,
             scale,
@@ -177,8 +176,7 @@ class _Streamed(torch.autograd.Function):
         operands = _Operands.of(layout, ready.operand, everyone, queue)
         for part in _parts(layout, operands, scale):
             part.reduce(ready.sums)
-        finish = kernels_of("triton").finish if layout.backend == "triton" else _finish
-        per_anchor = [ready.positive, *finish(ready.sums, ready.positive, layout.negatives)]
+        per_anchor = [ready.positive, *kernels.finish(ready.sums, ready.positive, layout.negatives)]
         if layout.ranks.size > 1:
             packed_Vnq = torch.stack([q.view(views, own) for q in per_anchor], dim=2)
             per_anchor = [q.flatten() for q in distributed.gather_views(packed_Vnq, layout.ranks).unbind(2)]
@@ -238,9 +236,8 @@ class _Streamed(torch.autograd.Function):
                 rows, parts, reduction, Side(value, g_value), layout, needs_queue
             )
         own_pull = None if pull.gradient is None else layout.own(pull.gradient)
-        gradient_of = kernels_of("triton").views_gradient if layout.backend == "triton" else _views_gradient
         # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
-        d_views = gradient_of(
+        d_views = kernels_of(layout.backend).views_gradient(
             from_negatives,
             own_pull,
             rows,
@@ -269,52 +266,6 @@ def _averaged(like: Tensor, g_value: Tensor | None, pull: _Pull, layout: Layout)
     both = torch.stack([torch.zeros_like(like) if g is None else g for g in (g_positive, g_value)])
     averaged = distributed.average_over_ranks(both, layout.ranks)
     return averaged[1], _Pull(averaged[0])
-
-
-def _ready(
-    z_a: Tensor,
-    z_b: Tensor,
-    scale: float | Tensor,
-    phi: Phi | None,
-    *,
-    normalize: bool,
-    anchor_views: int,
-    with_moment: bool,
-) -> Ready:
-    stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
-    unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
-    view_a, view_b = unit.chunk(2)
-    positive = ((view_a * view_b).sum(1) * scale).repeat(anchor_views)
-    return Ready(unit, inverse_norms, positive, unit, start_sums(phi, len(positive), unit, with_moment=with_moment))
-
-
-def _finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
-    """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
-    value, *others = sums.finish(negatives)
-    return [value, *([] if isinstance(sums, PhiSums) else [value - positive]), *others]
-
-
-def _views_gradient(
-    from_negatives: Tensor | None,
-    pull: Tensor | None,
-    unit: Tensor,
-    inverse_norms: Tensor | None,
-    scale: float | Tensor,
-    *,
-    sign: float,
-    factor: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of both views [n, d] from what their rows get as negatives and from their anchors' positive scores."""
-    d_stack = torch.zeros_like(unit) if from_negatives is None else from_negatives
-    if pull is not None:
-        d_stack_Vnd, unit_Vnd = (x.view(2, len(unit) // 2, -1) for x in (d_stack, unit))
-        pull_n = pull.view(-1, len(unit) // 2).sum(0) * (sign * scale)
-        d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), unit_Vnd.flip(0))
-    if inverse_norms is not None:
-        d_stack = gradient_before_sphere(d_stack, unit, inverse_norms)
-    d_a, d_b = (d_stack if factor == 1 else d_stack.mul_(factor)).to(dtype).chunk(2)
-    return d_a, d_b
 
 
 def _negatives_gradient(

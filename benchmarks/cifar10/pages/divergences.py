@@ -103,11 +103,11 @@ def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, judge: J
         if cell is not simclr and gain is not None:
             verdicts.setdefault(_verdict(gain), []).append(f"{cell.objective} ({points_text(gain)})")
     highest = 100 * statistics.fmean(best.values(protocol))
-    listed = "; ".join(f"{verdict.removeprefix('is ')} SimCLR: {joined(names)}" for verdict, names in verdicts.items())
+    listed = "; ".join(f"{verdict} SimCLR: {joined(names)}" for verdict, names in verdicts.items())
     return f"By {figures.PROTOCOLS[protocol]}, {best.objective} is highest ({highest:.1f} %). In points, {listed}."
 
 
 def _verdict(gain: Score) -> str:
     if math.isnan(gain.low):
-        return "has too few seeds to be compared with"
-    return "is better than" if gain.low > 0 else "is worse than" if gain.high < 0 else "is not told apart from"
+        return "too few seeds to be compared with"
+    return "better than" if gain.low > 0 else "worse than" if gain.high < 0 else "not told apart from"

@@ -15,6 +15,7 @@ from benchmarks.cifar10.summary import (
     FEWEST_CELLS,
     FEWEST_RUNS,
     Checkpoint,
+    Correlation,
     at_equal_epochs,
     checkpoints,
     correlation,
@@ -27,6 +28,7 @@ MEASURED_AGAINST = (
 )
 ALL, AT_ONE_TIME, FIRST, LAST = "all", "all, at equal epochs", "first evaluation", "last evaluation"
 WITHIN = "InfoNCE and FlatNCE"
+Found = Mapping[str, Mapping[str, Correlation | None]]  # by group and quantity
 
 
 def information_page(book: Book) -> Page:
@@ -46,18 +48,22 @@ def information_page(book: Book) -> Page:
         f"{joined(NO_LOG_RATIO)} is left out, as its scores are no log-ratios and a bound of its batches says nothing; "
         "one row has it for pool MI, which is that of cosines."
     )
-    says = [_information_verdict(groups, quantity) for quantity in MEASURED_AGAINST]
-    claims = _information_claims(groups)
+    found = {
+        name: {quantity: correlation(group, quantity) for quantity, *_ in MEASURED_AGAINST}
+        for name, group in groups.items()
+    }
+    says = [_information_verdict(found, quantity) for quantity in MEASURED_AGAINST]
+    claims = _information_claims(found)
     cannot = (
         "cause. Within a run accuracy and bounds both grow with time, so correlations over all checkpoints are those "
         "of time as well. At one time they are not, and compare few objectives and temperatures."
     )
     findings = findings_of(claims, cannot, says)
     shown = {"mi_accuracy": figures.information_figure(points)} if points else {}
-    rows = [_information_row(name, group) for name, group in groups.items()]
+    rows = [_information_row(name, group, found[name]) for name, group in groups.items()]
     if len(points) > len(bounded):
-        unbounded = _information_row(f"{ALL} and {joined(NO_LOG_RATIO)}", points)
-        rows.insert(1, {name: "" if "mini-batch" in name else value for name, value in unbounded.items()})
+        pool_alone = {"pool_mi_nats": correlation(points, "pool_mi_nats")}
+        rows.insert(1, _information_row(f"{ALL} and {joined(NO_LOG_RATIO)}", points, pool_alone))
     tables = [text, record.markdown(rows)]
     return made_page(book, "Mutual information against accuracy", runs, stages, tables, findings, shown)
 
@@ -79,20 +85,20 @@ def _groups_of(points: Sequence[Checkpoint], scale: Scale) -> dict[str, list[Che
     return {name: group for name, group in groups.items() if group or name == ALL}
 
 
-def _information_row(name: str, points: Sequence[Checkpoint]) -> Row:
+def _information_row(name: str, points: Sequence[Checkpoint], by_quantity: Mapping[str, Correlation | None]) -> Row:
     row = {"checkpoints": name, "points": str(len(points)), "runs": str(len({p.run for p in points}))}
     for quantity, label, _ in MEASURED_AGAINST:
-        found = correlation(points, quantity)
+        found = by_quantity.get(quantity)
         row[f"Pearson, {label}"] = NOT_RUN if not points else "" if found is None else _correlation(found.pearson)
         row[f"Spearman, {label}"] = NOT_RUN if not points else "" if found is None else _correlation(found.spearman)
     return row
 
 
-def _information_claims(groups: Mapping[str, Sequence[Checkpoint]]) -> list[Claim]:
+def _information_claims(correlations: Found) -> list[Claim]:
     claims = []
     for (quantity, label, _), related in zip(MEASURED_AGAINST, (True, False), strict=True):
         for group, words in {ALL: "over all checkpoints", AT_ONE_TIME: "at equal epochs", LAST: "at the end"}.items():
-            found = correlation(groups.get(group, ()), quantity)
+            found = correlations.get(group, {}).get(quantity)
             if found is None:
                 continue
             measured = {"Pearson": found.pearson, "Spearman": found.spearman}
@@ -111,9 +117,9 @@ def _contradiction(score: Score) -> Score:
     return Score(0.0, -1.0, 1.0) if score.low <= 0 <= score.high or math.isnan(score.low) else Score(-1.0, -1.0, -1.0)
 
 
-def _information_verdict(groups: Mapping[str, Sequence[Checkpoint]], quantity: tuple[str, str, str]) -> str | None:
+def _information_verdict(correlations: Found, quantity: tuple[str, str, str]) -> str | None:
     name, label, told = quantity
-    found = correlation(groups[ALL], name)
+    found = correlations[ALL][name]
     if found is None:
         return None
     parts = [f"{_correlation(found.pearson)} over all {found.points} checkpoints of {found.runs} runs"]
@@ -124,7 +130,7 @@ def _information_verdict(groups: Mapping[str, Sequence[Checkpoint]], quantity: t
         LAST: "at their last",
     }
     for group, words in others.items():
-        other = correlation(groups.get(group, ()), name)
+        other = correlations.get(group, {}).get(name)
         if other is not None:
             parts.append(f"{_correlation(other.pearson)} {words}{_doubt(other.pearson)}")
     return f"Pearson's correlation of kNN accuracy with {label} is {joined(parts)}; the literature has {told}."

@@ -23,7 +23,7 @@ from benchmarks.cifar10.pages.common import (
     score_text,
     those_said,
 )
-from benchmarks.cifar10.plan import PlannedRun
+from benchmarks.cifar10.plan import PlannedRun, Scale
 from benchmarks.cifar10.summary import Time, ending_at, first_reaching, times
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.protocols import TEN_NEIGHBOURS
@@ -121,13 +121,13 @@ def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
     """What was tried for the recipe, on held-out images."""
     rows, scores = [], {}
     for run in runs:
-        config, there = run.config(), book.kept.get(run.name)
-        row = {"run": run.name, "pixels of a view": str(_pixels(run)), "epochs": f"{config.epochs:g}"}
+        config, there, pixels = run.config(), book.kept.get(run.name), _pixels(run, book.scale)
+        row = {"run": run.name, "pixels of a view": str(pixels), "epochs": f"{config.epochs:g}"}
         row |= {"updates": f"{run.steps:,}"}
         row["seconds, shared"] = NOT_RUN if there is None else f"{times(there)[-1].training:.0f}"
         rows.append(held_out_row(book, run, row))
         if there is not None:
-            scores[_pixels(run)] = held_out_score(there, book.scale)
+            scores[pixels] = held_out_score(there, book.scale)
     scale, voting = book.scale, book.scale.images - book.scale.held_out
     text = (
         "Smaller views cost less arithmetic and bring what they show to the size it has in whole images. Here epochs "
@@ -146,14 +146,14 @@ def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
     return ["## What was tried for the recipe", text, by_hand, held_out, record.markdown(rows), *found, history]
 
 
-def _pixels(run: PlannedRun) -> int:
-    """Of a view's side; views as large as the images have the images' 32."""
-    return run.config().view_size or 32
+def _pixels(run: PlannedRun, scale: Scale) -> int:
+    """Of a view's side."""
+    return run.config().view_size or scale.pixels
 
 
 def _size_choice(book: Book, scores: Mapping[int, Score]) -> str | None:
     """Whether the size of the recipe was the best of the screen."""
-    taken = _pixels(book.runs("fast")[0])
+    taken = _pixels(book.runs("fast")[0], book.scale)
     if taken not in scores:
         return None
     best = max(scores, key=lambda size: scores[size].value)

@@ -23,6 +23,8 @@ from torch import Tensor
 from flatclr.kernels.block import Block, Diagonal, Side
 from flatclr.kernels.ess import effective_share
 from flatclr.kernels.phi import Phi
+from flatclr.precision import accumulation_type
+from flatclr.sphere import gradient_before_sphere, to_sphere
 
 
 class Sums(Protocol):
@@ -62,6 +64,53 @@ def require_known(phi: Phi) -> None:
 def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
     """Embeddings as the products take them: here in accumulation precision, whatever type they came in."""
     return embeddings_Rd
+
+
+def ready(
+    z_a: Tensor,
+    z_b: Tensor,
+    scale: float | Tensor,
+    phi: Phi | None,
+    *,
+    normalize: bool,
+    anchor_views: int,
+    with_moment: bool,
+) -> Ready:
+    """Two views [n, d] on the sphere if asked, with their positive scores and sums that hold nothing yet."""
+    stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
+    unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
+    view_a, view_b = unit.chunk(2)
+    positive = ((view_a * view_b).sum(1) * scale).repeat(anchor_views)
+    return Ready(unit, inverse_norms, positive, unit, start_sums(phi, len(positive), unit, with_moment=with_moment))
+
+
+def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
+    """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
+    value, *others = sums.finish(negatives)
+    return [value, *([] if isinstance(sums, PhiSums) else [value - positive]), *others]
+
+
+def views_gradient(
+    from_negatives: Tensor | None,
+    pull: Tensor | None,
+    unit: Tensor,
+    inverse_norms: Tensor | None,
+    scale: float | Tensor,
+    *,
+    sign: float,
+    factor: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of both views [n, d] from what their rows get as negatives and from their anchors' positive scores."""
+    d_stack = torch.zeros_like(unit) if from_negatives is None else from_negatives
+    if pull is not None:
+        d_stack_Vnd, unit_Vnd = (x.view(2, len(unit) // 2, -1) for x in (d_stack, unit))
+        pull_n = pull.view(-1, len(unit) // 2).sum(0) * (sign * scale)
+        d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), unit_Vnd.flip(0))
+    if inverse_norms is not None:
+        d_stack = gradient_before_sphere(d_stack, unit, inverse_norms)
+    d_a, d_b = (d_stack if factor == 1 else d_stack.mul_(factor)).to(dtype).chunk(2)
+    return d_a, d_b
 
 
 def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:

@@ -68,10 +68,10 @@ class GraphedStep:
             train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
         try:
             self._warm_up()
+            self.graph, self.result = self._captured()
         except BaseException:
             train_step.forward = forward
             raise
-        self.graph, self.result = self._captured()
 
     def __call__(self, step: int) -> StepResult:
         if self.loader.resident is None:
