@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import json
 import math
 import os
 import subprocess
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from flatclr.training import memory
 from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
-from flatclr.training.graph import CaptureError, WaitsForDeviceError
+from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
 from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
@@ -517,10 +520,38 @@ def test_waiting_is_told_from_other_errors_and_the_mode_is_put_back(
     modes: list[Any] = [0]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    with pytest.raises(RuntimeError) as raised, graph_module._refusing_to_wait():
+
+    def take() -> None:
         raise RuntimeError(message)
+
+    step = object.__new__(GraphedStep)
+    monkeypatch.setattr(step, "_take", take)
+    with pytest.raises(RuntimeError) as raised:
+        step._take_without_waiting()
     assert type(raised.value) is kind
     assert modes == [0, "error", 0]
+
+
+def test_a_step_that_waits_for_the_device_leaves_no_tensors_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would hold gradients of another stream, or memory; from Python 3.12 on they did."""
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
+    made: list[weakref.ref[Tensor]] = []
+
+    def take() -> None:
+        features = torch.ones(2)
+        made.append(weakref.ref(features))
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    step = object.__new__(GraphedStep)
+    monkeypatch.setattr(step, "_take", take)
+    gc.disable()
+    try:
+        with contextlib.suppress(WaitsForDeviceError):
+            step._take_without_waiting()
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_broken_capture_is_explained_by_what_broke_it() -> None:

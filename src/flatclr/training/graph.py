@@ -114,8 +114,7 @@ class GraphedStep:
             with torch.random.fork_rng([self.loader.device]), torch.cuda.stream(side):
                 for _ in range(WARMUP_STEPS - 1):
                     self._take()
-                with _refusing_to_wait():
-                    self._take()
+                self._take_without_waiting()
         finally:
             torch.cuda.current_stream().wait_stream(side)
             for tensor, before in kept:
@@ -124,19 +123,26 @@ class GraphedStep:
                 if tensor.data_ptr() not in known:
                     tensor.zero_()  # moments an optimizer made; it starts them from nothing
 
+    def _take_without_waiting(self) -> None:
+        # the error is raised here, not in the context manager: from there its traceback would be part of a cycle and
+        # keep the tensors of the failed step
+        try:
+            with _waiting_is_an_error():
+                self._take()
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            raise WaitsForDeviceError("the step waits for the device, say to read a number from it") from error
+
 
 @contextmanager
-def _refusing_to_wait() -> Iterator[None]:
+def _waiting_is_an_error() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode calls itself a prototype
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
             yield
-        except RuntimeError as error:
-            if "synchronizing CUDA operation" not in str(error):
-                raise
-            raise WaitsForDeviceError("the step waits for the device, say to read a number from it") from error
         finally:
             torch.cuda.set_sync_debug_mode(before)
 
