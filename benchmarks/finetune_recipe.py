@@ -15,6 +15,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -44,8 +45,8 @@ def held_out_accuracy(folder: Path, recipe: Recipe, data: Dataset, share: float,
     assert train.labels is not None
     assert test.labels is not None
     chosen = class_balanced(train.labels, share, classes=10, seed=draw)
-    options = {"classes": 10, "chosen": chosen, "recipe": recipe, "device": torch.device("cpu"), "seed": draw}
-    logits = finetune(open_subject(folder), train, train.labels, test, **options)
+    options: dict[str, Any] = {"classes": 10, "chosen": chosen, "recipe": recipe, "seed": draw}
+    logits = finetune(open_subject(folder), train, train.labels, test, device=torch.device("cpu"), **options)
     return (logits.argmax(1).cpu() == test.labels).float().mean().item()
 
 

@@ -113,7 +113,7 @@ def main() -> None:
     x, labels = train
     probe = whole_probe((x.to(args.device), labels.to(args.device)), args.classes, args.rounds)
     print(record.markdown([probe]))
-    print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
+    print("\nmedian ± interquartile range; " + record.where())
     if not args.no_save:
         command = shlex.join(["python", "-m", "benchmarks.linear_probe", *sys.argv[1:]])
         print(

@@ -150,7 +150,7 @@ def main() -> None:
         for loss, n in track(todo, description="measuring", console=Console(stderr=True))
     ]
     print(record.markdown(rows))
-    print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
+    print("\nmedian ± interquartile range; " + record.where())
     if not args.no_save:
         command = shlex.join(["python", "-m", "benchmarks.loss_cpu", *sys.argv[1:]])
         print(f"appended to {record.append('loss_cpu', rows, command).relative_to(record.RESULTS.parent)}")

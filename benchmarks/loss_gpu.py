@@ -3,8 +3,10 @@
     make bench-gpu        (or: python -m benchmarks.loss_gpu --help)
 
 N counts rows, both views together. "plain" materialises the score matrix in float32, its labels made once; "plain bf16"
-in bfloat16. Eager times are between two events around a call, launches included; graph times are replays of a CUDA
-graph of the same call; a "graphed callable" is an eager call of what `torch.cuda.make_graphed_callables` makes of it.
+in bfloat16; "auto" is what a user gets who asks for no backend. Eager times are between two events around a call,
+launches included, up to 8192 rows of all losses in turns; "host" is the time until the call returns. Graph times are
+replays of a CUDA graph of the same call; a "graphed callable" is an eager call of what
+`torch.cuda.make_graphed_callables` makes of it.
 Memory is the growth of the peak over what was allocated before the call. The floor is the larger of the products (two
 views: 5 N^2 d operations, thanks to symmetry; cross: 8 N^2 d for N pairs) at the rate of a large bfloat16 product
 measured in the same run, and of the exponentials at 3.9e12 a second.
@@ -18,6 +20,7 @@ import argparse
 import itertools
 import multiprocessing
 import shlex
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +40,8 @@ from benchmarks.loss_cpu import BETA, Loss, plain_cross, plain_two_view_hoisted,
 EXPONENTIALS_PER_SECOND = 3.9e12
 SECONDS_PER_ENTRY = 0.6
 LARGEST_GRAPHED = 8192  # rows up to which launches take longer than kernels
+TURNS = 5
+HOST_BOUND = 0.8  # of an eager call's time, spent until it returns
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ def losses(pairing: str) -> dict[str, Loss]:
         "plain": lambda a, b: plain(a.float(), b.float()),
         "plain bf16": plain,
         "torch": flatclr.InfoNCE(1 / BETA, pairing=pairing, backend="torch"),
+        "auto": flatclr.InfoNCE(1 / BETA, pairing=pairing),
         "triton": flatclr.InfoNCE(1 / BETA, pairing=pairing, backend="triton"),
     }
 
@@ -91,8 +97,10 @@ def product_rate() -> float:
     return 2 * 8192**3 / (1e-3 * record.median_and_spread(times)[0])
 
 
-def event_ms(call: Callable[[], object], *, seconds: float = SECONDS_PER_ENTRY) -> list[float]:
-    """Milliseconds of each call between events, for about as long as asked."""
+def event_ms(
+    call: Callable[[], object], *, seconds: float = SECONDS_PER_ENTRY, host_ms: list[float] | None = None
+) -> list[float]:
+    """Milliseconds of each call between events, for about as long as asked; `host_ms` gets those until it returned."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -102,9 +110,12 @@ def event_ms(call: Callable[[], object], *, seconds: float = SECONDS_PER_ENTRY) 
     rounds = min(200, max(5, int(seconds / max(time.perf_counter() - start, 1e-6))))
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(rounds)]
     for before, after in events:
+        start = time.perf_counter()
         before.record()
         call()
         after.record()
+        if host_ms is not None:
+            host_ms.append(1e3 * (time.perf_counter() - start))
     torch.cuda.synchronize()
     return [before.elapsed_time(after) for before, after in events]
 
@@ -133,39 +144,119 @@ def peak_growth_mib(call: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def measure(target: Target, rate: float) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Measured:
+    """Milliseconds, as (median, interquartile range) or the median alone."""
+
+    loss: str
+    eager_ms: tuple[float, float]
+    host_ms: float  # until an eager call returns, whatever the device still does
+    graph_ms: tuple[float, float] | None = None
+    extra_mib: float | None = None
+
+    def row(self, floor_ms: float) -> dict[str, str]:
+        best_ms, _ = self.graph_ms or self.eager_ms
+        return {
+            "eager ms": _with_spread(self.eager_ms),
+            "host ms": f"{self.host_ms:.3g}",
+            "graph ms": "" if self.graph_ms is None else _with_spread(self.graph_ms),
+            "floor ms": f"{floor_ms:.3g}",
+            "of floor": f"{floor_ms / best_ms:.0%}",
+            "extra MiB": "" if self.extra_mib is None else f"{self.extra_mib:.0f}",
+        }
+
+
+def measure(target: Target, rate: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row for each loss, and what they say of the target."""
     z_a, z_b = embeddings(target.rows, target.d)
     operations, exponentials = target.floor_seconds
     floor_ms = 1e3 * max(operations / rate, exponentials / EXPONENTIALS_PER_SECOND)
-    table = []
-    for name in (*target.others, "triton"):
-        row: dict[str, Any] = {"pairing": target.pairing, "N": target.rows, "d": target.d, "loss": name}
-        try:
-            row |= timed(step(losses(target.pairing)[name], z_a, z_b), floor_ms)
-        except torch.OutOfMemoryError:
-            row |= {"eager ms": "out of memory", "graph ms": "", "floor ms": "", "of floor": "", "extra MiB": ""}
-        table.append(row | {"target ms": "" if target.target_ms is None else f"{target.target_ms:g}"})
-        torch.cuda.empty_cache()
+    known = losses(target.pairing)
+    calls = {name: step(known[name], z_a, z_b) for name in (*target.others, "auto", "triton")}
+    calls = {name: call for name, call in calls.items() if fits(call)}
+    captured = {name: in_graph(call) for name, call in calls.items()}
     if target.rows <= LARGEST_GRAPHED:
-        loss = torch.cuda.make_graphed_callables(losses(target.pairing)["triton"], (z_a, z_b))
-        eager, spread = record.median_and_spread(event_ms(step(loss, z_a, z_b)))
-        table.append({**table[-1], "loss": "triton, graphed callable", "eager ms": f"{eager:.3g} ± {spread:.2g}"})
-        table[-1] |= {"graph ms": "", "of floor": f"{floor_ms / eager:.0%}", "extra MiB": ""}
-    return table
+        graphed: Any = torch.cuda.make_graphed_callables(losses(target.pairing)["triton"], (z_a, z_b))
+        calls["triton, graphed callable"] = step(graphed, z_a, z_b)
+        eager = in_turns(calls, turns=TURNS)
+    else:
+        eager = {name: in_turns({name: call}, turns=1)[name] for name, call in calls.items()}
+    found = {name: Measured(name, *eager[name], *captured.get(name, ())) for name in calls}
+    size = {"pairing": target.pairing, "N": target.rows, "d": target.d}
+    target_ms = {"target ms": "" if target.target_ms is None else f"{target.target_ms:g}"}
+    table = [size | {"loss": m.loss} | m.row(floor_ms) | target_ms for m in found.values()]
+    return table, verdicts(target, found)
 
 
-def timed(call: Callable[[], object], floor_ms: float) -> dict[str, str]:
-    eager, eager_spread = record.median_and_spread(event_ms(call))
+def fits(call: Callable[[], object]) -> bool:
+    """Whether the device has the memory for it."""
+    try:
+        call()
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True
+
+
+def in_graph(call: Callable[[], object]) -> tuple[tuple[float, float], float]:
+    """(median and spread of a replay, MiB the call needs)"""
     extra_mib = peak_growth_mib(call)
     graph = graph_of(call)
-    replay, replay_spread = record.median_and_spread(event_ms(graph.replay))
-    return {
-        "eager ms": f"{eager:.3g} ± {eager_spread:.2g}",
-        "graph ms": f"{replay:.3g} ± {replay_spread:.2g}",
-        "floor ms": f"{floor_ms:.3g}",
-        "of floor": f"{floor_ms / replay:.0%}",
-        "extra MiB": f"{extra_mib:.0f}",
-    }
+    times = event_ms(graph.replay)
+    del graph
+    torch.cuda.empty_cache()
+    return record.median_and_spread(times), extra_mib
+
+
+def in_turns(calls: dict[str, Callable[[], object]], *, turns: int) -> dict[str, tuple[tuple[float, float], float]]:
+    """(median and spread between events, median until the call returns) of each, a block of calls at a time.
+
+    What else keeps the host busy changes from second to second; in turns it slows all of them alike.
+    """
+    between: dict[str, list[float]] = {name: [] for name in calls}
+    until_return: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            between[name] += event_ms(call, seconds=SECONDS_PER_ENTRY / turns, host_ms=until_return[name])
+    return {n: (record.median_and_spread(between[n]), statistics.median(until_return[n])) for n in calls}
+
+
+def verdicts(target: Target, found: dict[str, Measured]) -> list[str]:
+    """Whether the target is met in a graph and eagerly and, if not, what is in the way; from the numbers alone."""
+    fused = found["triton"]
+    assert fused.graph_ms is not None
+    size = f"{target.pairing}, N = {target.rows}, d = {target.d}"
+    if target.target_ms is None:
+        plain = found.get("plain")
+        if plain is None or plain.graph_ms is None:
+            return []
+        auto, unsure = found["auto"], plain.eager_ms[1]
+        excess = auto.eager_ms[0] - plain.eager_ms[0]
+        slower = "no slower" if excess <= 0 else "slower by less than the spread" if excess <= unsure else "slower"
+        return [
+            f"{size}: in a graph the fused loss takes {fused.graph_ms[0] / plain.graph_ms[0]:.2f} of plain's time; "
+            f"eager, auto takes {auto.eager_ms[0] / plain.eager_ms[0]:.2f} ({slower})."
+        ]
+    graph_ms = fused.graph_ms[0]
+    lines = [f"{size}: {graph_ms:.3g} ms in a graph, {_met(graph_ms, target.target_ms)}."]
+    for eager in (m for m in found.values() if m.loss.startswith("triton")):
+        eager_ms = eager.eager_ms[0]
+        why = ""
+        if eager_ms > target.target_ms:
+            why = f": the device needs {graph_ms:.3g} ms"
+            if eager.host_ms >= HOST_BOUND * eager_ms:
+                why = f": the host takes {eager.host_ms:.3g} ms to launch what the device does in {graph_ms:.3g}"
+        lines.append(f"{size}: {eager_ms:.3g} ms eager ({eager.loss}), {_met(eager_ms, target.target_ms)}{why}.")
+    return lines
+
+
+def _met(taken_ms: float, target_ms: float) -> str:
+    return f"{'meets' if taken_ms <= target_ms else 'misses'} {target_ms:g}"
+
+
+def _with_spread(times: tuple[float, float]) -> str:
+    return f"{times[0]:.3g} ± {times[1]:.2g}"
 
 
 def breakdown(rows: int, d: int) -> list[dict[str, Any]]:
@@ -298,13 +389,16 @@ def main() -> None:
         chosen = [t for t in TARGETS if not args.quick or t.target_ms is not None]
         if args.quick:
             chosen = [Target(t.pairing, t.rows, t.d, t.target_ms, others=()) for t in chosen]
-        table = [row for target in chosen for row in measure(target, rate)]
-        shown = table
+        measured = [measure(target, rate) for target in chosen]
+        shown = [row for rows, _ in measured for row in rows]
+        said = [sentence for _, sentences in measured for sentence in sentences]
+        table = [*shown, *({"target": sentence} for sentence in said)]
         print(f"bf16 products: {rate / 1e12:.0f} TFLOP/s")
         for rows in (512, 8192, 65536):
             print(record.markdown(breakdown(rows, 128)) + "\n")
+        print("\n".join(said) + "\n")
     print(record.markdown(shown))
-    print("\nmedian ± interquartile range; " + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
+    print("\nmedian ± interquartile range; " + record.where())
     command = shlex.join(["python", "-m", "benchmarks.loss_gpu", *sys.argv[1:]])
     print(f"appended to {record.append('tune_gpu' if args.tune else 'loss_gpu', table, command, args.out)}")
 

@@ -24,7 +24,7 @@ from flatclr.mi import FAST, METHODS, estimate, limits, tasks
 from flatclr.mi.critics import make_critic
 from flatclr.mi.density import Conditional, gaussian_entropy_nats
 from flatclr.mi.fit import as_tensor
-from flatclr.mi.methods import VARIATIONAL, Flat
+from flatclr.mi.methods import VARIATIONAL, Flat, Method
 from flatclr.mi.runners import DENSITY
 
 BATCH, POOL = 128, 2048
@@ -46,7 +46,7 @@ def fresh_batches(task: tasks.Task, seed: int) -> Batches:
     return batch
 
 
-def train(learner: torch.nn.Module, batch: Batches, steps: int) -> None:
+def train(learner: Method | Conditional, batch: Batches, steps: int) -> None:
     optimizer = torch.optim.Adam(learner.parameters(), LEARNING_RATE)
     for _ in range(steps):
         loss = learner.loss(*batch(BATCH))
@@ -59,7 +59,9 @@ def train(learner: torch.nn.Module, batch: Batches, steps: int) -> None:
 def estimates(name: str, staircase: list[tasks.Task], *, steps: int, repeats: int, seed: int) -> list[list[float]]:
     """For each step of the staircase, `repeats` estimates from a fresh batch each."""
     torch.manual_seed(seed)
-    found, learner = [], None
+    found: list[list[float]] = []
+    learner: Method | None = None
+    conditional: Conditional | None = None
     for level, task in enumerate(staircase):
         batch = fresh_batches(task, seed + level + 1)
         if name in VARIATIONAL:
@@ -72,10 +74,10 @@ def estimates(name: str, staircase: list[tasks.Task], *, steps: int, repeats: in
             rows = POOL if name == "flatnce" else BATCH
             found.append([learner.read(*batch(rows)).nats for _ in range(repeats)])
         elif name in DENSITY:
-            learner = learner or Conditional(*batch(POOL), hidden=HIDDEN)
-            train(learner, batch, steps)
+            conditional = conditional or Conditional(*batch(POOL), hidden=HIDDEN)
+            train(conditional, batch, steps)
             entropy = gaussian_entropy_nats(batch(20_000)[1])
-            found.append([learner.read(name, *batch(BATCH), entropy).nats for _ in range(repeats)])
+            found.append([conditional.read(name, *batch(BATCH), entropy).nats for _ in range(repeats)])
         else:
             draws = ([v.double().numpy() for v in batch(BATCH)] for _ in range(repeats))
             found.append([estimate(x, y, name, settings=FAST).nats for x, y in draws])
@@ -143,7 +145,7 @@ def main() -> None:
                 print(rows[-1], file=sys.stderr, flush=True)
     path = record.append("mi_staircase", rows, "python -m benchmarks.mi_staircase " + " ".join(sys.argv[1:]))
     settings = f"{arguments.steps} training steps a level, {arguments.repeats} estimates each, seed {arguments.seed}"
-    where = ", ".join(f"{name} {value}" for name, value in record.machine().items())
+    where = record.where()
     text = f"{table(rows)}\n{settings}.\nMeasured with {where}.\n"
     path.with_suffix(".md").write_text(text)
     print(text)

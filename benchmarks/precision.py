@@ -14,6 +14,7 @@ from torch import Tensor
 
 import flatclr
 from benchmarks import record
+from benchmarks.loss_cpu import Loss
 
 TEMPERATURE, PAIRS, D = 0.05, 64, 128
 
@@ -30,21 +31,21 @@ def plain_cross_entropy(z_a: Tensor, z_b: Tensor) -> Tensor:
     return F.cross_entropy(scores, torch.arange(2 * PAIRS).roll(PAIRS))
 
 
-LOSSES = {
+LOSSES: dict[str, Loss] = {
     "flatclr.FlatNCE": flatclr.FlatNCE(TEMPERATURE),
     "flatclr.InfoNCE": flatclr.InfoNCE(TEMPERATURE),
     "InfoNCE as plain cross-entropy": plain_cross_entropy,
 }
 
 
-def gradient(loss: object, dtype: torch.dtype, seed: int) -> Tensor:
+def gradient(loss: Loss, dtype: torch.dtype, seed: int) -> Tensor:
     z_a, z_b = (z.to(dtype).requires_grad_() for z in near_aligned(seed))
-    return torch.cat(torch.autograd.grad(loss(z_a, z_b), (z_a, z_b))).double()  # type: ignore[operator]
+    return torch.cat(torch.autograd.grad(loss(z_a, z_b), (z_a, z_b))).double()
 
 
-def error(loss: object, dtype: torch.dtype, seed: int) -> float:
+def error(loss: Loss, dtype: torch.dtype, seed: int) -> float:
     exact = gradient(loss, torch.float64, seed)
-    return ((gradient(loss, dtype, seed) - exact).norm() / exact.norm()).item()
+    return float((gradient(loss, dtype, seed) - exact).norm() / exact.norm())
 
 
 def main() -> None:

@@ -34,6 +34,11 @@ def median_and_spread(values: list[float]) -> tuple[float, float]:
     return statistics.median(values), high - low
 
 
+def where() -> str:
+    """The machine in words."""
+    return ", ".join(f"{name} {value}" for name, value in machine().items())
+
+
 def append(name: str, rows: list[dict[str, Any]], command: str, path: Path | None = None) -> Path:
     """Add one run to results/NAME.jsonl, or to the path given: a line with the environment and every row."""
     path = path or RESULTS / f"{name}.jsonl"

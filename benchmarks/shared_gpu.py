@@ -48,8 +48,8 @@ class Settings:
 
 
 def quick(settings: Settings) -> Settings:
-    tiny = {"batch": 8, "steps": 4, "images": 64, "image_size": 8, "encoder": "cnn", "options": "{width: 8}"}
-    return replace(settings, **tiny, precision="fp32", log_every=2)
+    small = replace(settings, batch=8, steps=4, images=64, image_size=8, log_every=2)
+    return replace(small, encoder="cnn", options="{width: 8}", precision="fp32")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Outcome:
         """Of the middle line; the first one includes the start."""
         assert self.path is not None
         paces = [row["images_per_second"] for row in RunDirectory(self.path).metrics() if row["kind"] == "log"]
-        return statistics.median(paces[1:] or paces)
+        return float(statistics.median(paces[1:] or paces))
 
     def weights(self) -> torch.Tensor:
         assert self.path is not None
@@ -110,7 +110,7 @@ def together(settings: Settings, data: Path, folder: Path, runs: int) -> list[Ou
 
 def distance(weights: torch.Tensor, reference: torch.Tensor) -> float:
     """|a - b| / |b|"""
-    return ((weights - reference).norm() / reference.norm()).item()
+    return float((weights - reference).norm() / reference.norm())
 
 
 def measure(settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
@@ -135,7 +135,7 @@ def measure(settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
             f"an encoder trained beside others is {furthest:.2g} from the one trained alone, which differs from its "
             f"repetition by {yardstick:.2g}"
         )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"runs": 1, "images/s of each": round(alone_pace), "images/s in total": round(alone_pace)},
         {"runs": settings.runs, "images/s of each": ", ".join(f"{pace:.0f}" for pace in paces)},
     ]
@@ -164,7 +164,7 @@ def main() -> None:
     rows, failures = measure(quick(settings) if args.quick else settings)
     if rows:
         print(record.markdown(rows) + "\n")
-        print(", ".join(f"{k} {v}" for k, v in record.machine().items()))
+        print(record.where())
     if failures:
         sys.exit("\n".join(failures))
     if args.out is not None or not args.quick:

@@ -83,7 +83,7 @@ def main() -> None:
         for way in args.ways
     ]
     print(record.markdown(rows))
-    print("\n" + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
+    print("\n" + record.where())
     command = shlex.join(["python", "-m", "benchmarks.step_gpu", *sys.argv[1:]])
     record.append("step_gpu", rows, command, args.out)
 

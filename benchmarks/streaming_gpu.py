@@ -148,7 +148,7 @@ class TimedReplays:
         self.events.append((before, after))
 
     def median_ms(self) -> float:
-        return statistics.median(before.elapsed_time(after) for before, after in self.events)
+        return float(statistics.median(before.elapsed_time(after) for before, after in self.events))
 
 
 def what_bounds(decoded: Sequence[dict[str, Any]], trained: Sequence[dict[str, Any]]) -> list[str]:
@@ -268,7 +268,7 @@ def main() -> None:
         decoded, trained = measure(quick(settings) if args.quick else settings)
     print(record.markdown(decoded) + "\n\n" + record.markdown(trained) + "\n")
     bounds = what_bounds(decoded, trained)
-    print("\n".join(bounds) + "\n\n" + ", ".join(f"{k} {v}" for k, v in record.machine().items()))
+    print("\n".join(bounds) + "\n\n" + record.where())
     if args.out is not None or not args.quick:
         command = shlex.join(["python", "-m", "benchmarks.streaming_gpu", *sys.argv[1:]])
         rows = [*decoded, *trained, *({"bound": sentence} for sentence in bounds)]

@@ -18,12 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import record
 from benchmarks.cifar10.data import places_of, prepare, require_images
 from benchmarks.cifar10.kept import CLOCK, RUNS, KeptRun, is_finished, is_trained, keep, planned_otherwise
 from benchmarks.cifar10.plan import SHARING, PlannedRun, Scale
 from flatclr.checks import require_count
-from flatclr.runs import CONFIG
+from flatclr.runs import CONFIG, machine
 
 PROCESS_SECONDS = 45.0  # to start (20 to 30), and to measure at the end (15)
 GRACE_SECONDS = 15.0  # between asking a process to stop and killing it
@@ -270,7 +269,7 @@ def has_multi_process_service() -> bool:
 
 @cache
 def _hardware(commit: str | None) -> dict[str, Any]:
-    found = record.machine()
+    found = machine()
     named = {name: value for name, value in found.items() if name in ("gpu", "cpu", "cores")}
     return {**named, "commit": commit or found["commit"]}
 
