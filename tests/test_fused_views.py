@@ -235,6 +235,14 @@ def test_two_views_of_micro_batches_are_those_of_the_batch() -> None:
     assert not torch.equal(view_a, view_b)
 
 
+def test_views_of_many_steps_are_drawn_at_once_as_one_by_one() -> None:
+    images = photo(6, height=16, width=16)[2:4]
+    inputs = ImageViews(ViewConfig(), 16, 4, 0, Ranks(size=2, rank=1))
+    one_by_one = [inputs.parameters(images, key).values_NP for key in (3, 9, "probe")]
+    assert torch.equal(inputs.parameters(images, 3, 9, "probe").values_NP, torch.cat(one_by_one))
+    assert not torch.equal(one_by_one[0], one_by_one[1])
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_autocast_rounds_the_views_in_the_first_layer_of_every_encoder_of_ours(name: str) -> None:
     """What allows the trainer to ask for rounded ones."""

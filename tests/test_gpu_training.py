@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.runs import RunDirectory
+from flatclr.training import graph as graph_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.graph import GraphedStep
@@ -66,6 +67,15 @@ def test_the_captured_step_gives_the_weights_of_the_eager_one(tmp_path: Path, se
     torch.testing.assert_close(network_of(graphed.path), network_of(eager.path), rtol=1e-5, atol=1e-6)
     beta = [load_checkpoint(p / "checkpoint").state["train_step"]["objective"] for p in (graphed.path, eager.path)]
     torch.testing.assert_close(*beta)
+
+
+def test_views_drawn_for_many_steps_at_once_give_the_weights_of_those_drawn_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = train(gpu_config(tmp_path / "at_once", 12))
+    monkeypatch.setattr(graph_module, "DRAWN_ROWS", 5 * 32)  # of 12 steps
+    in_parts = train(gpu_config(tmp_path / "in_parts", 12))
+    torch.testing.assert_close(network_of(at_once.path), network_of(in_parts.path), rtol=1e-5, atol=1e-6)
 
 
 def test_the_captured_step_follows_the_eager_one_in_half_precision(tmp_path: Path) -> None:

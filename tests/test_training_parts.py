@@ -31,6 +31,7 @@ from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError
+from flatclr.training.inputs import ImageViews
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
 from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
@@ -552,6 +553,24 @@ def test_a_step_that_waits_for_the_device_leaves_no_tensors_behind(monkeypatch: 
         assert made[0]() is None
     finally:
         gc.enable()
+
+
+def test_a_captured_step_is_fed_the_views_of_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn three steps at a time, in any order, as they are drawn for the eager step."""
+    trainer = Trainer(config(tmp_path, 2), None)
+    (images,) = next(batch for _, batch in trainer.loader.steps(0, 1))
+    inputs = trainer.train_step.inputs
+    assert isinstance(inputs, ImageViews)
+    monkeypatch.setattr(graph_module, "DRAWN_ROWS", 3 * 2 * len(images) + 1)
+    step = object.__new__(GraphedStep)
+    step.loader, step.inputs, step.batch = trainer.loader, inputs, images
+    step.parameters, step.drawn_steps = inputs.parameters(images, 0), range(0)
+    asked: list[tuple[int | str, ...]] = []
+    drawing = ImageViews.parameters
+    monkeypatch.setattr(ImageViews, "parameters", lambda *args: asked.append(args[2:]) or drawing(*args))
+    for number in (0, 1, 2, 3, 4, 9, 2):
+        assert torch.equal(step._drawn(number), drawing(inputs, images, number).values_NP)
+    assert asked == [(0, 1, 2), (3, 4, 5), (9, 10, 11), (2, 3, 4)]
 
 
 def test_a_broken_capture_is_explained_by_what_broke_it() -> None:

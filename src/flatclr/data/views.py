@@ -245,7 +245,17 @@ def draw_views(
             f"generator must be a torch.Generator, got {type(generator).__name__}; "
             "use torch.Generator().manual_seed(seed)."
         )
-    uniforms = torch.rand(samples, 2 * CROP_PROPOSALS + 12, generator=generator, device=generator.device)
+    drawn = views_from(config, draw_uniforms(samples, generator), height=height, width=width)
+    return drawn if device is None else drawn.to(device)
+
+
+def draw_uniforms(samples: int, generator: torch.Generator) -> Tensor:
+    """What `draw_views` draws: the same number of uniforms for every sample, [N, U]."""
+    return torch.rand(samples, 2 * CROP_PROPOSALS + 12, generator=generator, device=generator.device)
+
+
+def views_from(config: ViewConfig, uniforms: Tensor, *, height: int, width: int) -> ViewParameters:
+    """The parameters that these uniforms, a row for each sample, stand for."""
     areas, ratios = uniforms[:, :CROP_PROPOSALS], uniforms[:, CROP_PROPOSALS : 2 * CROP_PROPOSALS]
     top, left, flip, jitter, brightness, contrast, saturation, hue, gray, blur, sigma, solar = uniforms.T[-12:]
     jittered = jitter < config.jitter_probability
@@ -266,8 +276,7 @@ def draw_views(
         torch.where(blur < config.blur_probability, low + (high - low) * sigma, 0.0),
         solar < config.solarize_probability,
     ]
-    drawn = ViewParameters(torch.stack([column.float() for column in columns], 1), height, width)
-    return drawn if device is None else drawn.to(device)
+    return ViewParameters(torch.stack([column.float() for column in columns], 1), height, width)
 
 
 def _crop_boxes(
