@@ -36,6 +36,7 @@ def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
         encoder="resnet18", batch_size=batch, precision="bf16", optimizer="sgd", learning_rate=0.03, view_size=view_size
     ).changed(**WAYS[way])
     torch.cuda.reset_peak_memory_stats()
+    torch.compiler.reset()  # or a second size would be compiled for any size
     begun = time.perf_counter()
     trainer = Trainer(config, None, data=Dataset("random", ResidentImages(images), None))
     take_step = trainer._stepper()

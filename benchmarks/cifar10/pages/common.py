@@ -142,7 +142,9 @@ def findings_of(claims: Sequence[Claim], cannot: str, says: Sequence[str | None]
 def _origin(book: Book, runs: Sequence[PlannedRun], stages: Sequence[str]) -> str:
     """Commands, hardware, commits and seeds."""
     scale = "" if book.scale is FULL else f" --plan {book.scale.name}"
-    needed = list(dict.fromkeys(["lr", *(stage for stage in stages if not STAGES[stage].optional)]))  # gives the rates
+    made = {run.stage for run in runs}
+    shown = (stage for stage in stages if not STAGES[stage].optional or stage in made)
+    needed = list(dict.fromkeys(["lr", *shown]))  # gives the rates
     told = f" {held_out_file(book.scale)}" if runs[0].held_out else ""
     lines = [
         f"`python -m benchmarks.cifar10 run{scale} --stage {' '.join(needed)} --data DIR --results NEW`, then "

@@ -23,7 +23,7 @@ from benchmarks.cifar10.pages.common import (
     times_sign,
 )
 from benchmarks.cifar10.plan import LITERATURE_LINEAR, NCE, SIMCLR
-from benchmarks.cifar10.summary import Cell, Judge, mean_accuracy
+from benchmarks.cifar10.summary import Cell, Judge, mean_accuracy, pooled_spread
 from flatclr.evaluation.intervals import Score
 
 LEVEL = 0.1  # points within which the literature has two alike
@@ -46,8 +46,8 @@ def divergence_page(book: Book) -> Page:
     claims = _divergence_claims(table, simclr, judge)
     cannot = (
         "what these objectives reach with learning rates and constants of their own; all take the rate tuned on "
-        f"InfoNCE and the constants of their papers.{_resolved(table, simclr, judge)} Where an objective has one "
-        "seed, its interval rests on the spread of InfoNCE and FlatNCE, as if its own were no larger."
+        f"InfoNCE and the constants of their papers.{_resolved(table, simclr, judge)} Intervals rest on the spread of "
+        f"InfoNCE and FlatNCE over seeds, as if that of these objectives were no larger{_own_spread(book, table[1:])}."
     )
     findings = findings_of(claims, cannot, says)
     text = (
@@ -58,7 +58,19 @@ def divergence_page(book: Book) -> Page:
     rows = [cell_row(cell, spread) for cell in table]
     shown = {"f_divergences": figures.objectives_figure(scores)} if sum(map(bool, scores.values())) > 1 else {}
     runs = [run for cell in (*table[1:], simclr) for run in cell.planned]
-    return made_page(book, "f-divergences", runs, ["fdiv", "grid"], [text, record.markdown(rows)], findings, shown)
+    return made_page(
+        book, "f-divergences", runs, ["fdiv", "fdiv-more", "grid"], [text, record.markdown(rows)], findings, shown
+    )
+
+
+def _own_spread(book: Book, table: Sequence[Cell]) -> str:
+    """Both deviations, where there are seeds to tell."""
+    parts = []
+    for protocol, name in figures.PROTOCOLS.items():
+        own, assumed = pooled_spread(table, protocol), book.spread[protocol]
+        if own.freedom and assumed.freedom:
+            parts.append(f"{100 * own.deviation:.1f} against {100 * assumed.deviation:.1f} points by {name}")
+    return f" (it is {joined(parts)})" if parts else ""
 
 
 def _literature() -> str:
