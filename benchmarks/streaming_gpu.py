@@ -174,13 +174,13 @@ def what_bounds(decoded: Sequence[dict[str, Any]], trained: Sequence[dict[str, A
 
 
 def where_lost(streamed: dict[str, Any], resident: dict[str, Any]) -> str:
-    """On the device or on the host, where a captured step tells them apart."""
+    """In the replay or outside of it, where there is one."""
     replay, alone = streamed["ms of a replay"], resident["ms of a replay"]
     if not replay or not alone:
         return "beside decoding the steps themselves take longer"
     taken, needed = (1e3 * row["batch"] / row["images/s"] for row in (streamed, resident))
     on_device = (replay - alone) / (taken - needed)
-    where = "on the device" if on_device > 0.5 else "on the host, between replays"
+    where = "in the replay" if on_device > 0.5 else "between replays, on the host and in copying the batch"
     return (
         f"a step takes {taken:.2f} ms instead of {needed:.2f}, its replay {replay:g} instead of {alone:g}: lost {where}"
     )

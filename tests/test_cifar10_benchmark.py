@@ -29,6 +29,7 @@ from benchmarks.cifar10 import __main__ as command
 from benchmarks.cifar10 import claims, kept, pages, plan, runs, summary
 from benchmarks.cifar10.pages import common, information, rates
 from benchmarks.cifar10.pages.batches import batch_page
+from benchmarks.cifar10.pages.divergences import divergence_page
 from benchmarks.cifar10.plan import FULL, NCE, SIMCLR, STAGES, TINY, PlannedRun, planned
 from flatclr.cli.main import app
 from flatclr.evaluation.intervals import Score
@@ -769,6 +770,19 @@ def test_the_sweep_shares_its_middle_with_the_grid_and_judges_the_literature(hom
         f"| {target}" for target in ("0.05", "0.15", "0.25", "0.4", "0.7")
     ]
     assert "0.2 to 0.4 is neither confirmed nor refuted" in text
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_divergences_page_names_the_stages_it_shows_and_the_spread_it_assumes(seeds: int, tmp_path: Path) -> None:
+    apart = {"grid": 0.002, "fdiv": 0.02, "fdiv-more": 0.02}  # from seed to seed
+    for run in planned([*apart][: 1 + seeds], FULL, FULL.starting_rates):
+        leave_run(tmp_path / "results", run, 0.7 + apart[run.stage] * run.settings["seed"])
+    text = divergence_page(pages.Book(FULL, kept.kept_runs(tmp_path / "results"))).text
+
+    assert (" fdiv-more " in text) == (seeds == 2)
+    assumed, own = (f"{100 * deviation / math.sqrt(2):.1f}" for deviation in (0.002, 0.02))
+    said = f"no larger (it is {own} against {assumed} points by kNN and" if seeds == 2 else "no larger."
+    assert said in text
 
 
 def test_what_has_no_bound_is_left_out_of_correlations(home: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import flatclr
 from flatclr import Phi
+from flatclr import pairs as pairs_module
 from flatclr.distributed import Ranks
 from flatclr.kernels import tiled_torch
 from flatclr.kernels.block import Block, Side
@@ -171,6 +172,41 @@ def test_visiting_both_sides_at_once_or_in_turn_gives_the_same(pairing: str, mon
     monkeypatch.setattr(fused_triton, "MIRRORED_BYTES", 0)
     for mine, theirs in zip(weighted_stats(batch, torch.tensor(4.0), "triton", torch.float32), mirrored, strict=True):
         assert_near(mine, theirs, 5e-6)
+
+
+@every_pairing
+@pytest.mark.parametrize("source", [{}, {"queue": 21}], ids=["batch", "both"])
+@pytest.mark.parametrize("beta", [3.0, torch.tensor(50.0)], ids=str)
+def test_features_are_multiplied_chunk_by_chunk_where_they_do_not_fit(
+    pairing: str, source: dict[str, Any], beta: float | Tensor
+) -> None:
+    batch = Batch.random(11, 320, pairing=pairing, **source)
+    *got, last = weighted_stats(batch, beta, "triton", torch.float32)
+    *wanted, wanted_last = weighted_stats(batch, beta, "torch", torch.float64)
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert_near(mine, theirs, 2e-6)
+    assert_near(last, wanted_last, 2e-4)  # of the scale, where terms cancel
+
+
+@pytest.mark.parametrize("d", [320, 520])
+def test_functions_of_pairs_are_summed_over_features_chunk_by_chunk(d: int) -> None:
+    z_a, z_b = (torch.randn(11, d, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(2))
+    losses = [flatclr.FMICL("js", backend=backend)(z_a, z_b) for backend in ("triton", "torch")]
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)
+    for mine, theirs in zip(*(torch.autograd.grad(loss, (z_a, z_b)) for loss in losses), strict=True):
+        assert_near(mine, theirs, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "queue", "expected"), [(512, 0, "torch"), (16, 0, "torch"), (16, 1, "triton"), (513, 0, "triton")]
+)
+def test_auto_takes_the_fused_kernels_for_large_batches_and_those_with_a_queue(
+    pairs: int, queue: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs_module, "prefers_fused", lambda _: True)  # as in half precision on a GPU
+    z = torch.randn(pairs, 4)
+    negatives = torch.randn(queue, 4) if queue else None
+    assert flatclr.PairSet.of(z, z, negatives=negatives).layout.backend == expected
 
 
 @pytest.mark.parametrize("d", [1, 3, 64, 128, 256, 320, 512])

@@ -57,6 +57,7 @@ OTHER_OBJECTIVES = [
         {"optimizer": "sgd", "learning_rate": 0.03},
         {"objective": "infonce"},
         {"view_size": 20},
+        {"log_every": 3, "eval_every": 4, "ess_target": [[0, 0.5], [0.002, 0.2]]},
         *OTHER_OBJECTIVES,
     ],
     ids=str,

@@ -295,8 +295,8 @@ def test_the_benchmark_says_what_bounds_training(streamed: int, waits: float, ex
     ("replay", "expected"),
     [
         ("", "beside decoding the steps themselves take longer"),
-        (85.0, "takes 91.43 ms instead of 64.00, its replay 85 instead of 60: lost on the device"),
-        (61.0, "its replay 61 instead of 60: lost on the host, between replays"),
+        (85.0, "takes 91.43 ms instead of 64.00, its replay 85 instead of 60: lost in the replay"),
+        (61.0, "its replay 61 instead of 60: lost between replays, on the host and in copying"),
     ],
 )
 def test_the_benchmark_says_where_a_slower_step_loses_its_time(replay: float | str, expected: str) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import gc
 import json
 import math
 import os
 import subprocess
 import sys
-import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +22,10 @@ from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
-from flatclr.training import graph as graph_module
 from flatclr.training import memory
 from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
-from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError
-from flatclr.training.inputs import ImageViews
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
 from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
@@ -468,115 +462,6 @@ def test_paired_data_have_no_view_size(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", x=np.random.rand(40, 3).astype("f"), y=np.random.rand(40, 2).astype("f"))
     with pytest.raises(ValueError, match=r"view_size must be None for paired data, got 20"):
         train(config(tmp_path / "run", 3, data=str(tmp_path / "pairs.npz"), encoder="auto", view_size=20))
-
-
-def pretend_a_graph_fails(trainer: Trainer, error: Exception, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The stepper of a trainer on a device where making the captured step raises this."""
-
-    def failing(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(trainer_module, "why_not_graphed", lambda *_: None)
-    monkeypatch.setattr(trainer_module, "GraphedStep", failing)
-    trainer.device = torch.device("cuda")
-    try:
-        return trainer._stepper()
-    finally:
-        trainer.device = torch.device("cpu")
-
-
-def test_a_step_that_waits_for_the_device_is_announced_and_taken_eagerly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[str] = []
-    listen = [lambda _, row: heard.append(row.get("message", ""))]
-    pretending, plain = (Trainer(config(tmp_path, 2), None, on_event=listen) for _ in range(2))
-    eager = pretend_a_graph_fails(pretending, WaitsForDeviceError("the step waits for the device"), monkeypatch)
-    assert heard == ["steps are not captured in a CUDA graph: the step waits for the device."]
-    assert torch.equal(eager(0).loss, plain._stepper()(0).loss)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (CaptureError("no such call"), TrainingStoppedError, r"broken capture \(no such call\); pass --no-graph"),
-        (RuntimeError("a bug of ours"), RuntimeError, "a bug of ours"),
-    ],
-    ids=str,
-)
-def test_what_else_goes_wrong_in_a_capture_is_not_hidden(
-    error: Exception, kind: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(kind, match=message):
-        pretend_a_graph_fails(Trainer(config(tmp_path, 2), None), error, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [("called a synchronizing CUDA operation", WaitsForDeviceError), ("out of memory", RuntimeError)],
-)
-def test_waiting_is_told_from_other_errors_and_the_mode_is_put_back(
-    message: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modes: list[Any] = [0]
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-
-    def take() -> None:
-        raise RuntimeError(message)
-
-    step = object.__new__(GraphedStep)
-    monkeypatch.setattr(step, "_take", take)
-    with pytest.raises(RuntimeError) as raised:
-        step._take_without_waiting()
-    assert type(raised.value) is kind
-    assert modes == [0, "error", 0]
-
-
-def test_a_step_that_waits_for_the_device_leaves_no_tensors_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would hold gradients of another stream, or memory; from Python 3.12 on they did."""
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
-    made: list[weakref.ref[Tensor]] = []
-
-    def take() -> None:
-        features = torch.ones(2)
-        made.append(weakref.ref(features))
-        raise RuntimeError("called a synchronizing CUDA operation")
-
-    step = object.__new__(GraphedStep)
-    monkeypatch.setattr(step, "_take", take)
-    gc.disable()
-    try:
-        with contextlib.suppress(WaitsForDeviceError):
-            step._take_without_waiting()
-        assert made[0]() is None
-    finally:
-        gc.enable()
-
-
-def test_a_captured_step_is_fed_the_views_of_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawn three steps at a time, in any order, as they are drawn for the eager step."""
-    trainer = Trainer(config(tmp_path, 2), None)
-    (images,) = next(batch for _, batch in trainer.loader.steps(0, 1))
-    inputs = trainer.train_step.inputs
-    assert isinstance(inputs, ImageViews)
-    monkeypatch.setattr(graph_module, "DRAWN_ROWS", 3 * 2 * len(images) + 1)
-    step = object.__new__(GraphedStep)
-    step.loader, step.inputs, step.batch = trainer.loader, inputs, images
-    step.parameters, step.drawn_steps = inputs.parameters(images, 0), range(0)
-    asked: list[tuple[int | str, ...]] = []
-    drawing = ImageViews.parameters
-    monkeypatch.setattr(ImageViews, "parameters", lambda *args: asked.append(args[2:]) or drawing(*args))
-    for number in (0, 1, 2, 3, 4, 9, 2):
-        assert torch.equal(step._drawn(number), drawing(inputs, images, number).values_NP)
-    assert asked == [(0, 1, 2), (3, 4, 5), (9, 10, 11), (2, 3, 4)]
-
-
-def test_a_broken_capture_is_explained_by_what_broke_it() -> None:
-    ending = RuntimeError("operation failed due to a previous error during capture")
-    ending.__context__ = RuntimeError("the cause")
-    assert graph_module._first_of(ending) is ending.__context__
 
 
 @pytest.mark.parametrize("own", [True, False])

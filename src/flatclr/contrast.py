@@ -102,8 +102,8 @@ def contrast_stats(
         normalize: put embeddings on the unit sphere first, so that scores are cosines times `inverse_temperature`.
         gather: contrast with every rank's batch; the stats are global, in one-process order.
         backend: "torch" (tiled, any device), "triton" (fused kernels on a CUDA device; products in the embeddings' own
-            type, sums in float32; not float64) or "auto": "triton" for large half-precision batches on one GPU, else
-            "torch".
+            type, sums in float32; not float64) or "auto": "triton" for half-precision batches on one GPU that are
+            large or have a queue, else "torch".
         check_embeddings: look for NaN, Inf and zero rows first (waits for the device).
         shared_loss: promise that every rank computes the same loss from the global stats, say a mean over all
             anchors; backward then needs no collective. Without it the ranks' upstream gradients are averaged first.

@@ -31,8 +31,8 @@ BACKENDS = ("torch", "triton")
 def prefers_fused(embeddings: Tensor) -> bool:
     """Whether streaming these is a matter for the fused kernels.
 
-    In half precision on a GPU they were faster at every size that is streamed, from 1.5 times at 2,048 rows to 27 times
-    at 65,536 (`results/loss_gpu.jsonl`); a graph of torch.compile they would break.
+    In half precision on a GPU, called eagerly, they were faster at every size that is streamed, from 1.5 times at 2,048
+    rows to 26 times at 65,536 (`results/loss_gpu.jsonl`); a graph of torch.compile they would break.
     """
     if torch.compiler.is_compiling() or embeddings.dtype not in (torch.bfloat16, torch.float16):
         return False

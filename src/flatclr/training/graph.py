@@ -16,7 +16,7 @@ from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
 
 WARMUP_STEPS = 3
-DRAWN_ROWS = 3072  # of view parameters at once: few enough that PyTorch does not share them out among threads
+DRAWN_ROWS = 3072  # of view parameters at once, in a millisecond or two
 
 
 def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
@@ -62,9 +62,9 @@ class GraphedStep:
         self.train_step, self.loader, self.inputs, self.batches = train_step, loader, train_step.inputs, batches
         # read to the end before the capture: one that other threads pin memory during is broken
         ((self.batch,),) = loader.batches([loader.own_indices(0)])
-        self.index = loader.own_indices(0).to(loader.device)
+        self.index = loader.own_indices(0).to(loader.device, copy=True)
         self.parameters = self.inputs.parameters(self.batch, 0).to(loader.device)
-        self.drawn_KVP, self.drawn_steps = self.parameters.values_NP.clone().unsqueeze(0), range(1)
+        self.drawn_KRP, self.drawn_steps = self.parameters.values_NP.clone().unsqueeze(0), range(1)
         forward = train_step.forward
         if fewer_launches and train_step.compiled is None:
             train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
@@ -86,15 +86,15 @@ class GraphedStep:
         return self.result
 
     def _drawn(self, step: int) -> Tensor:
-        """The view parameters of a step, drawn for several at once.
+        """The view parameters of a step, drawn for several at once: K steps, R rows of both views, P parameters.
 
         Between replays each operation takes its turn with the threads that look after decoders, so few are made there.
         """
         if step not in self.drawn_steps:
-            self.drawn_steps = range(step, step + max(1, DRAWN_ROWS // len(self.parameters)))
-            drawn = self.inputs.parameters(self.batch, *self.drawn_steps).to(self.loader.device)
-            self.drawn_KVP = drawn.values_NP.unflatten(0, (len(self.drawn_steps), -1))
-        return self.drawn_KVP[step - self.drawn_steps.start]
+            steps = range(step, step + max(1, DRAWN_ROWS // len(self.parameters)))
+            drawn = self.inputs.parameters(self.batch, *steps).to(self.loader.device)
+            self.drawn_KRP, self.drawn_steps = drawn.values_NP.unflatten(0, (len(steps), -1)), steps
+        return self.drawn_KRP[step - self.drawn_steps.start]
 
     def _take(self) -> StepResult:
         if self.loader.resident is None:
