@@ -58,7 +58,7 @@ BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
         "temperature must be a finite number > 0, got -0.1",
     ),
     "nan temperature": (lambda: flatclr.FlatNCE(float("nan")), ValueError, "got nan"),
-    "text temperature": (lambda: flatclr.FlatNCE("0.1"), TypeError, "finite number > 0, got str"),
+    "text temperature": (lambda: flatclr.FlatNCE("0.1"), TypeError, "finite number > 0, got '0.1'"),
     "inverse temperature": (
         lambda: flatclr.contrast_stats(Z, Z, inverse_temperature=0.0, pairing="two_view"),
         ValueError,

@@ -43,7 +43,7 @@ def require_number(
     high = "" if below == math.inf else f"{' and' if low else ''} < {below:g}"
     expected = f"{name} must be a finite number{low}{high}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{expected}, got {type(value).__name__}; {advice}")
+        raise TypeError(f"{expected}, got {value!r:.80}; {advice}")
     if not (math.isfinite(value) and above < float(value) < below):
         raise ValueError(f"{expected}, got {value}; {advice}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -30,10 +31,23 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
             os.close(descriptor)
 
 
+def json_ready(value: Any) -> Any:
+    """The same with text for numbers that are not finite: JSON knows none of these.
+
+    >>> json_ready({"loss": float("nan"), "step": 3})
+    {'loss': 'nan', 'step': 3}
+    """
+    if isinstance(value, dict):
+        return {name: json_ready(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [json_ready(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file that is appended to, none if there is no file; a torn last line is passed over."""
     rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:

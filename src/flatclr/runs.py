@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
@@ -34,6 +34,8 @@ class RunDirectory:
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
         """A new directory; one that holds a run already, or just got one, is refused, so that nothing is lost."""
         settings = yaml.safe_dump(dict(config), sort_keys=False).encode()
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(f"the output directory must not be a file, got {path}; choose another --out.")
         path.mkdir(parents=True, exist_ok=True)
         try:
             (path / CONFIG).open("x").close()  # of several runs that start here at once, one gets it
@@ -63,10 +65,25 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
 
+    @contextmanager
+    def kept_to_oneself(self) -> Iterator[None]:
+        """One process at a time writes here; the system lets go of a killed one's hold."""
+        with (self.path / CONFIG).open() as file:
+            if not _hold(file):
+                raise ValueError(
+                    f"a run must be written by one process at a time, got {self.path}, where one is at work; wait for "
+                    "it, or stop it."
+                )
+            yield
+
     def config(self) -> dict[str, Any]:
-        loaded = yaml.safe_load((self.path / CONFIG).read_text())
+        path = self.path / CONFIG
+        try:
+            loaded = yaml.safe_load(path.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} must hold named settings, got a damaged file; restore it.") from error
         if not isinstance(loaded, dict):
-            raise ValueError(f"{self.path / CONFIG} must hold named settings, got {type(loaded).__name__}; restore it.")
+            raise ValueError(f"{path} must hold named settings, got {type(loaded).__name__}; restore it.")
         return loaded
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -75,7 +92,10 @@ class RunDirectory:
     def differences(self) -> list[str]:
         """What resuming here changes of that on which bit-identical weights depend."""
         path = self.path / ENVIRONMENT
-        then, now = json.loads(path.read_text()) if path.exists() else {}, environment()
+        try:
+            then, now = json.loads(path.read_text()) if path.exists() else {}, environment()
+        except ValueError:
+            return [f"{path} is damaged"]
         names = ("torch", "device", "threads", "deterministic")
         return [f"{n} was {then[n]}, is {now[n]}" for n in names if n in then and then[n] != now[n]]
 
@@ -91,6 +111,19 @@ class RunDirectory:
         """Forget what a run wrote after the checkpoint it resumes from: it is about to write it again."""
         kept = [json.dumps(row) + "\n" for row in self.metrics() if row.get("step", 0) <= step]
         replace_files({self.path / METRICS: "".join(kept).encode()})
+
+
+def _hold(file: IO[str]) -> bool:
+    """Whether no other process holds it; this one does then, until it closes it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such hold
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def new_directory(base: Path) -> Path:

@@ -10,6 +10,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from flatclr.files import json_ready
+from flatclr.runs import RunDirectory
 from flatclr.training.trainer import Trainer
 
 
@@ -24,7 +26,7 @@ class JsonLines:
     def __call__(self, trainer: Trainer, row: dict[str, Any]) -> None:
         if row["kind"] == "start":
             row = {**row, "run": str(trainer.run.path) if trainer.run else None}
-        print(json.dumps(row), flush=True)
+        print(json.dumps(json_ready(row)), flush=True)
 
     def report(self, path: Path) -> None:
         print(json.dumps({"kind": "report", "path": str(path)}), flush=True)
@@ -44,6 +46,8 @@ class LiveDisplay:
         )
         self.progress = Progress(*columns, console=self.console)
         self.task: TaskID | None = None
+        self.run: RunDirectory | None = None
+        self.alarms: set[str] = set()
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -53,10 +57,13 @@ class LiveDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt) and self.run is not None:
+            self.console.print(_how_to_go_on(self.run))
 
     def __call__(self, trainer: Trainer, row: dict[str, Any]) -> None:
         match row["kind"]:
             case "start":
+                self.run = trainer.run
                 if trainer.run is not None:
                     self.console.print(f"run directory: {trainer.run.path}")
                 self.task = self.progress.add_task(
@@ -65,9 +72,11 @@ class LiveDisplay:
             case "log":
                 assert self.task is not None
                 self.progress.update(self.task, completed=row["step"], gauges=_gauges(row))
-                for alarm in ("beta_clamped", "collapsed"):
-                    if row.get(alarm):
-                        self.console.print(f"step {row['step']}: alarm, {alarm.replace('_', ' ')}", style="yellow")
+                alarms = {alarm for alarm in ("beta_clamped", "collapsed") if row.get(alarm)}
+                for alarm in sorted(alarms ^ self.alarms):  # said when it begins and when it is over
+                    over = "" if alarm in alarms else " is over"
+                    self.console.print(f"step {row['step']}: alarm, {alarm.replace('_', ' ')}{over}", style="yellow")
+                self.alarms = alarms
             case "evaluation":
                 self.console.print(f"step {row['step']}: {_evaluation(row)}")
             case "warning":
@@ -80,6 +89,13 @@ class LiveDisplay:
         self.console.print(f"report: {path}")
 
 
+def _how_to_go_on(run: RunDirectory) -> str:
+    steps = sorted(int(path.stem.removeprefix("step-")) for path in run.checkpoints.glob("step-*.pt"))
+    if not steps:
+        return f"interrupted before the first checkpoint; start again with another --out than {run.path}"
+    return f"interrupted; from the checkpoint of step {steps[-1]} go on with: flatclr train --resume {run.path}"
+
+
 def _gauges(row: dict[str, Any]) -> str:
     waiting = f", {row['data_wait_share']:.0%} waiting for data" if row.get("data_wait_share", 0) >= 0.01 else ""
     return (
@@ -90,6 +106,7 @@ def _gauges(row: dict[str, Any]) -> str:
 
 def _evaluation(row: dict[str, Any]) -> str:
     parts = [f"kNN {100 * row['knn']:.1f} %"] if "knn" in row else []
+    parts += [f"retrieval at 1 {100 * row['retrieval_at_1']:.1f} %"] if "retrieval_at_1" in row else []
     parts.append(f"effective rank {row['effective_rank']:.1f}")
     parts.append(f"pool MI {row['pool_mi_best_nats']:.2f} of at most {row['pool_ceiling_nats']:.2f} nats")
     return ", ".join(parts)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from flatclr import __version__
 from flatclr.cli.eval import eval_command
 from flatclr.cli.export import export_command
 from flatclr.cli.mi import mi_command
@@ -27,8 +29,18 @@ app.command("export")(export_command)
 app.command("mi")(mi_command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"flatclr {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
     """Contrastive representation learning on a budget."""
 
 

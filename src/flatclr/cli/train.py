@@ -66,11 +66,11 @@ def train_command(
         return
     if ess_target is not None:
         given["ess_target"] = _targets(ess_target)
+    given |= dict(_parsed(text) for text in setting or [])
     for one, other in (("temperature", "ess_target"), ("steps", "epochs")):
-        if one in given and other in given:
+        if given.get(one) is not None and given.get(other) is not None:
             flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
             raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
-    given |= dict(_parsed(text) for text in setting or [])
     if resume is not None and given:
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()

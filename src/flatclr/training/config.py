@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from flatclr.checks import require_count, require_number, require_one_of
@@ -89,6 +90,14 @@ class TrainConfig:
         for name in (*optional, "view_size", "workers"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), advice="pass a larger whole number, or leave it out.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"seed must be a whole number, got {self.seed!r}; pass one, say 0.")
+        for name in ("data", "data_dir", "out"):
+            value = getattr(self, name)
+            if isinstance(value, Path):
+                object.__setattr__(self, name, str(value))  # what config.yaml can hold
+            elif value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be a path, got {value!r}; put it in quotes.")
         for name in ("epochs", "learning_rate", "checkpoint_minutes"):
             require_number(name, getattr(self, name), above=0)
         for name in ("views", "encoder_options", "objective_options"):
@@ -138,8 +147,11 @@ class TrainConfig:
         return cls(**settings)
 
     def changed(self, **settings: Any) -> TrainConfig:
+        """With these settings instead; an ESS target takes the place of a temperature."""
         for name in settings:
             require_one_of("setting", name, [f.name for f in fields(self)])
+        if settings.get("ess_target") is not None:
+            settings.setdefault("temperature", None)
         return replace(self, **settings)
 
 

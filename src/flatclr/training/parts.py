@@ -30,6 +30,11 @@ def build_objective(config: TrainConfig, *, paired: bool = False) -> Objective:
     """The objective a config names; ESS control unless a temperature is given or the objective has none."""
     kind = OBJECTIVES[config.objective]
     options: dict[str, Any] = {"gather": True, **config.objective_options}
+    if "temperature" in options:
+        raise ValueError(
+            f"temperature must be a setting of its own, got it in objective_options; use --temperature "
+            f"{options['temperature']}."
+        )
     if config.pairing is not None:
         options["pairing"] = config.pairing
     elif paired:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +19,7 @@ from flatclr.data.loading import Batch, BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
+from flatclr.files import json_ready
 from flatclr.models.encoders import AdaptedEncoder, Encoder, Normalisation
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import save_encoder
@@ -280,7 +280,9 @@ class Trainer:
         skipped = len(getattr(self.original, "skipped", ()))
         if skipped:
             self._emit("warning", {"step": self.step, "message": f"{skipped} images are unreadable and left out."})
-        if self.config.micro_batch is not None and mixes_samples(self.train_step.network):
+        own_samples = self.config.batch_size // self.ranks.size
+        cut = self.config.micro_batch is not None and self.config.micro_batch < own_samples
+        if cut and mixes_samples(self.train_step.network):
             message = (
                 "batch normalisation goes by micro-batches, so the gradient is not exactly that of the whole batch; "
                 "use an encoder with norm 'group' or 'none' for that."
@@ -361,7 +363,7 @@ class Trainer:
         row = {"step": self.step, "epoch": self.step / self.steps_per_epoch, "kind": kind, **row}
         with self._writing("metrics"):
             if self.run is not None and self.ranks.rank == 0:
-                self.run.append_metrics(_finite_or_text(row))
+                self.run.append_metrics(json_ready(row))
             for logger in self.loggers:
                 logger.write(row)
         self._emit(kind, row)
@@ -392,7 +394,7 @@ class Trainer:
 
     def _emit(self, kind: str, row: dict[str, Any]) -> None:
         for event in self.on_event if self.ranks.rank == 0 else ():
-            event(self, _finite_or_text({"kind": kind, **row}))
+            event(self, {"kind": kind, **row})
 
     def _finish(self) -> None:
         if self.run is None or self.ranks.rank != 0:
@@ -432,23 +434,41 @@ def train(
         on_event: called as f(trainer, row) with every row of metrics and every other event; row["kind"] is "start",
             "log", "evaluation", "checkpoint", "warning" or "end".
     """
-    if resume is not None:
-        run = RunDirectory.open(Path(resume))
-        trainer = Trainer(TrainConfig.from_dict(run.config()), run, data=data, encoder=encoder, on_event=on_event)
-        for problem in trainer.restore():
-            trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
-        if differences := run.differences():
-            message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
-            trainer._emit("warning", {"message": message})
-    else:
-        if encoder is not None:
-            config = config.changed(encoder=OWN)
-        # everything is checked before a directory is made
-        trainer = Trainer(config, None, data=data, encoder=encoder, on_event=on_event)
-        if trainer.ranks.rank == 0:
-            trainer.run = RunDirectory.create(output_path(config, trainer.data), config.to_dict())
-    with trainer.logging():
+    _require_arguments(config, data, encoder, on_event)
+    with ExitStack() as held:
+        if resume is not None:
+            run = RunDirectory.open(Path(resume))
+            if ranks_sharing_a_batch(gather=True).rank == 0:
+                held.enter_context(run.kept_to_oneself())
+            trainer = Trainer(TrainConfig.from_dict(run.config()), run, data=data, encoder=encoder, on_event=on_event)
+            for problem in trainer.restore():
+                trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
+            if differences := run.differences():
+                message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
+                trainer._emit("warning", {"message": message})
+        else:
+            if encoder is not None:
+                config = config.changed(encoder=OWN)
+            # everything is checked before a directory is made
+            trainer = Trainer(config, None, data=data, encoder=encoder, on_event=on_event)
+            if trainer.ranks.rank == 0:
+                trainer.run = RunDirectory.create(output_path(config, trainer.data), config.to_dict())
+                held.enter_context(trainer.run.kept_to_oneself())
+        held.enter_context(trainer.logging())
         return trainer.fit()
+
+
+def _require_arguments(config: Any, data: Any, encoder: Any, on_event: Any) -> None:
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config must be a TrainConfig, got {type(config).__name__}; pass TrainConfig(steps=100).")
+    if data is not None and not isinstance(data, Dataset):
+        raise TypeError(
+            f"data must be a Dataset, got {type(data).__name__}; pass Dataset('mine', ResidentImages(images), None)."
+        )
+    if encoder is not None and not isinstance(encoder, nn.Module):
+        raise TypeError(f"encoder must be a torch.nn.Module, got {type(encoder).__name__}; pass an instance of one.")
+    if callable(on_event) or not all(map(callable, on_event)):
+        raise TypeError(f"on_event must be a list of functions, got {on_event!r}; pass [f].")
 
 
 @contextmanager
@@ -462,12 +482,3 @@ def process_group() -> Iterator[Ranks]:
         yield ranks_sharing_a_batch(gather=True)
     finally:
         dist.destroy_process_group()
-
-
-def _finite_or_text(value: Any) -> Any:
-    """JSON knows no NaN."""
-    if isinstance(value, dict):
-        return {name: _finite_or_text(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite_or_text(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,195 @@
+"""What a person who runs the trainer meets: settings that contradict, numbers that are not finite, stops, second runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import flatclr
+from flatclr.cli import train as cli_train
+from flatclr.cli.display import JsonLines, LiveDisplay
+from flatclr.cli.main import app
+from flatclr.runs import RunDirectory
+from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.parts import build_objective
+from flatclr.training.trainer import Trainer, TrainingStoppedError, train
+from tests.training_worker import config
+
+LOGGED = {"mi_nats": 1.0, "ceiling_nats": 2.0, "ess": 0.2, "beta": 3.0, "images_per_second": 9.0}
+
+
+def started(tmp_path: Path) -> tuple[LiveDisplay, Trainer]:
+    """A display that was told of a run."""
+    trainer = Trainer(config(tmp_path / "unused", 2), None)
+    trainer.run = RunDirectory.create(tmp_path / "run", {})
+    display = LiveDisplay()
+    display(trainer, {"kind": "start", "step": 0, "total_steps": 2})
+    return display, trainer
+
+
+def test_listeners_get_numbers_and_files_get_text_where_a_loss_is_not_finite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[dict[str, Any]] = []
+    display = LiveDisplay()
+    broken = nn.Sequential(nn.Flatten(), nn.Linear(784, 8))
+    nn.init.constant_(broken[1].weight, math.nan)
+    settings = config(tmp_path / "run", 4, log_every=2, max_bad_steps=4)
+    with display, pytest.raises(TrainingStoppedError, match="bad steps in a row"):
+        train(settings, encoder=broken, on_event=[display, JsonLines(), lambda _, row: heard.append(row)])
+    (logged,) = [row for row in heard if row["kind"] == "log"]
+    assert math.isnan(logged["loss"])
+    assert [row["loss"] for row in RunDirectory(tmp_path / "run").metrics() if row["kind"] == "log"] == ["nan"]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [line["loss"] for line in lines if line["kind"] == "log"] == ["nan"]
+
+
+def test_an_ess_target_takes_the_place_of_a_recipes_temperature() -> None:
+    changed = RECIPES["cifar10-infonce"]().changed(ess_target=0.3)
+    assert (changed.ess_target, changed.temperature) == (0.3, None)
+    assert build_objective(changed).scale.control.target == 0.3  # type: ignore[union-attr]
+    assert RECIPES["cifar10-infonce"]().changed(ess_target=None).temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--temperature", "0.1", "--ess-target", "0.3"],
+        ["--temperature", "0.1", "--set", "ess_target=0.3"],
+        ["--set", "steps=3", "--epochs", "2"],
+    ],
+    ids=" ".join,
+)
+def test_settings_that_contradict_each_other_are_refused_however_they_are_given(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_train, "train", lambda *_, **__: pytest.fail("it must not begin"))
+    result = CliRunner().invoke(app, ["train", *flags])
+    assert isinstance(result.exception, ValueError)
+    assert "must be given, got both; leave one out" in str(result.exception)
+
+
+def test_a_temperature_among_the_options_of_the_objective_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"temperature must be a setting of its own, .*; use --temperature 0\.3"):
+        build_objective(TrainConfig(objective_options={"temperature": 0.3}))
+
+
+def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
+    run = RunDirectory(train(config(tmp_path / "run", 6)).path)
+    (run.path / "checkpoint" / "step-000000006.pt").unlink()
+    before = run.metrics()
+    with run.kept_to_oneself(), pytest.raises(ValueError, match=r"by one process at a time, got .*run, where one is"):
+        train(TrainConfig(), resume=run.path)
+    assert run.metrics() == before
+    with run.kept_to_oneself():
+        pass  # the one that was refused holds nothing
+
+
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        ([4, 12], "from the checkpoint of step 12 go on with: flatclr train --resume"),
+        ([], "before the first checkpoint"),
+    ],
+)
+def test_an_interrupted_run_says_how_to_go_on(
+    saved: list[int], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display, trainer = started(tmp_path)
+    assert trainer.run is not None
+    trainer.run.checkpoints.mkdir()
+    for step in saved:
+        (trainer.run.checkpoints / f"step-{step:09d}.pt").touch()
+    display.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_alarm_is_said_when_it_begins_and_when_it_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display, trainer = started(tmp_path)
+    for step, collapsed in enumerate([False, True, True, False, False], 1):
+        display(trainer, {"kind": "log", "step": step, "loss": math.nan, "collapsed": collapsed, **LOGGED})
+    said = [line for line in capsys.readouterr().out.splitlines() if ": alarm, " in line]
+    assert [line.strip() for line in said] == ["step 2: alarm, collapsed", "step 4: alarm, collapsed is over"]
+
+
+def test_damaged_files_of_a_run_are_named(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {"steps": 3})
+    (run.path / "environment.json").write_text("{")
+    assert run.differences() == [f"{run.path / 'environment.json'} is damaged"]
+    (run.path / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    assert run.metrics() == []
+    for damage in (b"a: [", b"\xff\xfe"):
+        (run.path / "config.yaml").write_bytes(damage)
+        with pytest.raises(ValueError, match=r"config\.yaml must hold named settings, got a damaged file; restore it"):
+            run.config()
+
+
+def test_a_file_in_the_place_of_the_output_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(FileExistsError, match=r"must not be a file, got .*taken; choose another --out"):
+        train(config(tmp_path / "taken", 2))
+
+
+def test_paths_may_be_paths(tmp_path: Path) -> None:
+    made = TrainConfig(out=tmp_path / "run", data=tmp_path, data_dir=tmp_path)  # type: ignore[arg-type]
+    assert (made.out, made.data, made.data_dir) == (str(tmp_path / "run"), str(tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": "abc"}, "seed must be a whole number, got 'abc'; pass one"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5; pass one"),
+        ({"out": 7}, "out must be a path, got 7; put it in quotes"),
+        ({"weight_decay": "abc"}, "weight_decay must be a finite number .* got 'abc'; pass 0 or more"),
+    ],
+    ids=str,
+)
+def test_settings_of_the_wrong_kind_are_shown(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        TrainConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": {"steps": 3}}, "config must be a TrainConfig, got dict; pass"),
+        ({"data": torch.zeros(4, 1, 8, 8)}, "data must be a Dataset, got Tensor; pass"),
+        ({"encoder": nn.Linear}, "encoder must be a torch.nn.Module, got type; pass an instance"),
+        ({"on_event": print}, r"on_event must be a list of functions, got .*; pass \[f\]"),
+        ({"on_event": [3]}, r"on_event must be a list of functions, got \[3\]; pass"),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_arguments_of_the_wrong_kind_are_refused_before_anything_is_written(
+    arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        train(**({"config": config(tmp_path / "run", 2)} | arguments))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("micro_batch", "warned"), [(4, True), (8, False), (16, False)])
+def test_only_a_batch_that_is_cut_is_said_to_be_normalised_in_parts(
+    micro_batch: int, warned: bool, tmp_path: Path
+) -> None:
+    heard: list[str] = []
+    settings = {"micro_batch": micro_batch, "encoder_options": {"norm": "batch", "width": 8}}
+    listen = [lambda _, row: heard.append(row.get("message", ""))]
+    trainer = Trainer(config(tmp_path, 2, **settings), None, on_event=listen)
+    trainer._say_what_to_know()
+    assert any("goes by micro-batches" in message for message in heard) == warned
+
+
+def test_the_command_says_its_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"flatclr {flatclr.__version__}\n")
