@@ -458,6 +458,31 @@ def test_an_encoder_bound_to_its_size_refuses_views_of_another(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
+def test_the_network_of_a_paired_run_finds_the_partner_of_every_row(tmp_path: Path) -> None:
+    """Which the encoders alone do not: the spaces of their features have nothing to do with each other."""
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
+    np.savez(tmp_path / "pairs.npz", x=x.numpy(), y=y.numpy())
+    settings = {"data": str(tmp_path / "pairs.npz"), "encoder": "auto", "batch_size": 32, "eval_every": 150}
+    run = train(config(tmp_path / "run", 150, **settings, encoder_options={"width": 64}))
+    random_state = torch.get_rng_state()
+    z_x, z_y = flatclr.load_network(run.path)(x, y)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    found = (z_x / z_x.norm(dim=1, keepdim=True)) @ (z_y / z_y.norm(dim=1, keepdim=True)).T
+    assert (found.argmax(1) == torch.arange(200)).float().mean() > 0.9
+    assert run.metrics["retrieval_at_1"] > 0.9
+
+
+def test_the_network_of_a_run_is_the_one_that_was_trained(tmp_path: Path) -> None:
+    trained: list[nn.Module] = []
+    listen = [lambda trainer, _: trained.append(trainer.train_step.bare_network)]
+    run = train(config(tmp_path / "run", 3), on_event=listen)
+    network, images = flatclr.load_network(run.path), torch.rand(4, 1, 28, 28)
+    assert not network.training
+    assert torch.equal(network(images)[0], trained[-1].eval()(images)[0])
+    assert network.encoder.normalisation is not None  # type: ignore[union-attr]
+
+
 def test_paired_data_have_no_view_size(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", x=np.random.rand(40, 3).astype("f"), y=np.random.rand(40, 2).astype("f"))
     with pytest.raises(ValueError, match=r"view_size must be None for paired data, got 20"):

@@ -27,6 +27,7 @@ from flatclr.objectives import (
 )
 from flatclr.pairs import PairSet
 from flatclr.training.config import TrainConfig
+from flatclr.training.trained import load_network
 from flatclr.training.trainer import train
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ __all__ = [
     "diagnostics",
     "evaluate",
     "load_encoder",
+    "load_network",
     "mi",
     "objectives",
     "pairwise_mean",

@@ -70,14 +70,14 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
             )
         if config.view_size is not None:
             raise ValueError(f"view_size must be None for paired data, got {config.view_size}; it has no views.")
-        return TwoTowers(*(_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
+        return TwoTowers(*(build_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
     if encoder is None and config.encoder == OWN:
         raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
         encoder = _built(config, channels=data.channels, size=data.image_size, small=data.channels == 1)
     if config.view_size is not None:
         _require_takes(encoder, torch.zeros(2, data.channels, config.view_size, config.view_size))
-    return _tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
+    return build_tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
 
 
 def _require_takes(encoder: nn.Module, views: Tensor) -> None:
@@ -92,7 +92,8 @@ def _require_takes(encoder: nn.Module, views: Tensor) -> None:
         ) from error
 
 
-def _tower(config: TrainConfig, encoder: nn.Module, example: Tensor) -> Network:
+def build_tower(config: TrainConfig, encoder: nn.Module, example: Tensor) -> Network:
+    """An encoder with a new projection head."""
     norm = str(config.encoder_options.get("norm", "batch"))
     head = build_head(
         features_of(encoder, example),
