@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,7 +29,8 @@ from flatclr.evaluation import evaluator, features, protocols
 from flatclr.evaluation.finetune import Recipe, class_balanced
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import Evaluation, read_results
-from flatclr.models.encoders import Encoder, Normalisation, build_encoder
+from flatclr.evaluation.subjects import open_named
+from flatclr.models.encoders import Encoder, Normalisation, ResNet, build_encoder
 from flatclr.models.heads import build_head
 from flatclr.models.saving import save_encoder
 from flatclr.training.config import TrainConfig
@@ -464,16 +466,92 @@ def test_a_state_dict_needs_its_architecture_and_reports_its_fit(tmp_path: Path)
         f"module.encoder_q.{name}": value
         for name, value in build_encoder("cnn", channels=1, image_size=12).state_dict().items()
     }
-    del state["module.encoder_q.layer4.conv.weight"]
     torch.save({"state_dict": {**state, "module.encoder_k.queue": torch.zeros(2)}}, tmp_path / "weights.pth")
     run = partial(flatclr.evaluate, tmp_path / "weights.pth", small_data(), "knn", random_row=False)
     with pytest.raises(ValueError, match="must come with its architecture, got a bare state dict; pass architecture="):
         run()
     found = run(architecture="cnn", prefix="module.encoder_q.")
-    assert "1 missing (layer4.conv.weight)" in found.report
-    assert "1 unexpected (module.encoder_k.queue)" in found.report
+    assert "24 of 24 tensors loaded, 1 unexpected (module.encoder_k.queue)" in found.report
     with pytest.raises(ValueError, match="must have keys such as"):
         run(architecture="cnn", prefix="nothing.")
+
+
+def moco_file(path: Path, name: str, stem: str, drop: str = "") -> Path:
+    """A checkpoint as MoCo writes it: the encoder and its head under one prefix, the queue beside them."""
+    state = build_encoder(name, channels=3, image_size=32, stem=stem).state_dict() | {"fc.0.weight": torch.ones(8, 512)}
+    named = {f"module.encoder_q.{key}": value for key, value in state.items() if key != drop}
+    torch.save({"epoch": 200, "state_dict": {**named, "module.queue": torch.ones(8, 16)}}, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("stored", "architecture", "drop", "message"),
+    [
+        (
+            "resnet18",
+            "resnet18",
+            "layer2.0.bn1.running_var",
+            r"got 1 missing and 0 of another shape, of 120 \(first: layer2\.0\.bn1\.running_var is missing, "
+            r"expected \[128\]\); pass the architecture= and prefix= \(--architecture, --prefix\)",
+        ),
+        (
+            "resnet18",
+            "resnet50",
+            "",
+            r"first: layer1\.0\.conv1\.weight has shape \[64, 64, 3, 3\], expected \[64, 64, 1, 1\]",
+        ),
+        (
+            "resnet34",
+            "resnet18",
+            "",
+            r"must hold a resnet18, got \d+ tensors more in its layers \(first: module\.encoder_q\.layer1\.2\.conv1\.weight\)",
+        ),
+    ],
+)
+def test_weights_of_part_of_an_encoder_are_refused(
+    stored: str,
+    architecture: str,
+    drop: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights = moco_file(tmp_path / "moco.pth", stored, "cifar", drop)
+    np.savez(tmp_path / "p.npz", train_images=pictures(30, seed=0, size=32, channels=3)[0].numpy())
+    with pytest.raises(SystemExit, match="2"):
+        flatclr_eval(
+            *(monkeypatch, "eval", weights, "--architecture", architecture, "--prefix", "module.encoder_q."),
+            *("--data", tmp_path / "p.npz", "--protocol", "geometry"),
+        )
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert error.count("\n") == 1
+    assert not (tmp_path / "evaluation").exists()
+
+
+@pytest.mark.parametrize(("stem", "side"), [("imagenet", 7), ("cifar", 3)])
+@pytest.mark.parametrize("image_size", [12, 80])
+def test_the_stem_of_a_resnet_is_that_of_its_file(stem: str, side: int, image_size: int, tmp_path: Path) -> None:
+    weights = moco_file(tmp_path / "moco.pth", "resnet18", stem)
+    subject = open_named(
+        weights, channels=3, image_size=image_size, architecture="resnet18", prefix="module.encoder_q."
+    )
+    assert isinstance(subject.module, ResNet)
+    assert subject.module.conv1.kernel_size == (side, side)
+    assert isinstance(subject.module.maxpool, nn.MaxPool2d if stem == "imagenet" else nn.Identity)
+    stored = torch.load(weights)["state_dict"]["module.encoder_q.conv1.weight"]
+    assert torch.equal(subject.module.conv1.weight, stored)
+    fresh = subject.at_random(0)
+    assert fresh is not None
+    assert isinstance(fresh.module, ResNet)
+    assert fresh.module.conv1.kernel_size == (side, side)
+    assert subject.report.startswith("120 of 120 tensors loaded, 2 unexpected")
+
+
+@pytest.mark.parametrize("protocol", [["all"], ["knn", "all"], "all"])
+def test_all_in_a_list_means_all(protocol: str | list[str]) -> None:
+    assert evaluator._protocols(protocol) == list(PROTOCOLS)
 
 
 def test_encoders_of_timm_come_with_their_weights_and_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,6 +614,29 @@ def test_the_command_writes_results_and_a_picture_and_keeps_earlier_rows(
     assert found["knn"].scores["top1"].low < found["knn"].scores["top1"].high
 
 
+def test_results_under_other_settings_keep_the_earlier_ones_beside_them(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = ("eval", run, "--no-random-row", "--no-cache", "--out", tmp_path, "--protocol")
+    with pytest.raises(SystemExit, match="0"):
+        flatclr_eval(monkeypatch, *measure, "knn")
+    assert "are kept in" not in capsys.readouterr().out
+    earlier = (tmp_path / "results.json").read_bytes()
+    with pytest.raises(SystemExit, match="0"):
+        flatclr_eval(monkeypatch, *measure, "retrieval,knn", "--mean", "0.4", "--std", "0.3")
+    (kept,) = tmp_path.glob("results-*.json")
+    assert kept.read_bytes() == earlier
+    assert f"earlier results of other weights or settings are kept in {kept}\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        flatclr_eval(monkeypatch, *measure, "geometry", "--mean", "0.4", "--std", "0.3", "--json")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["set_aside"] == ""
+    found = read_results(tmp_path)
+    assert found is not None
+    assert {row.protocol for row in found.rows} == {"retrieval", "knn", "geometry"}
+    assert found.set_aside == kept.name
+    assert list(tmp_path.glob("results-*.json")) == [kept]
+
+
 def test_results_of_other_weights_are_not_mixed(tmp_path: Path) -> None:
     flatclr.evaluate(small_encoder(seed=0), small_data(), "knn", out=tmp_path, random_row=False)
     flatclr.evaluate(small_encoder(seed=1), small_data(), "retrieval", out=tmp_path, random_row=False)
@@ -544,8 +645,9 @@ def test_results_of_other_weights_are_not_mixed(tmp_path: Path) -> None:
     assert [row.protocol for row in found.rows] == ["retrieval"]
     (tmp_path / "results.json").write_text("{torn")
     assert read_results(tmp_path) is None
-    flatclr.evaluate(small_encoder(seed=1), small_data(), "knn", out=tmp_path, random_row=False)
+    again = flatclr.evaluate(small_encoder(seed=1), small_data(), "knn", out=tmp_path, random_row=False)
     assert read_results(tmp_path) is not None
+    assert (tmp_path / again.set_aside).read_text() == "{torn"
 
 
 @pytest.mark.parametrize(
@@ -557,6 +659,8 @@ def test_results_of_other_weights_are_not_mixed(tmp_path: Path) -> None:
         (["RUN", "--layer", "layer9"], "layer must be one of"),
         (["DAMAGED/encoder.safetensors"], "it is damaged or belongs to another encoder.json"),
         (["UNFINISHED"], "must hold a finished run, got no encoder.json; finish it with flatclr train --resume"),
+        (["UNFINISHED", "--layer", "all"], "finish it with flatclr train --resume"),
+        (["PAIRED"], "got a run on pairs with one for each side; pass PAIRED/encoder_x or encoder_y."),
         (["timm:resnet18"], "needs timm"),
     ],
 )
@@ -573,8 +677,9 @@ def test_the_command_answers_bad_input_in_one_line(
     save_encoder(tmp_path / "DAMAGED", small_encoder(), description={})
     weights = tmp_path / "DAMAGED" / "encoder.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    (tmp_path / "UNFINISHED").mkdir()
-    (tmp_path / "UNFINISHED" / "config.yaml").write_text("seed: 0\n")
+    for unfit, part in (("UNFINISHED", "checkpoint"), ("PAIRED", "encoder_x")):
+        (tmp_path / unfit / part).mkdir(parents=True)
+        (tmp_path / unfit / "config.yaml").write_text("seed: 0\n")
     with pytest.raises(SystemExit, match="2"):
         flatclr_eval(monkeypatch, "eval", *(str(run) if a == "RUN" else a for a in arguments))
     error = capsys.readouterr().err

@@ -320,10 +320,14 @@ def test_a_part_changed_after_building_is_encoded_anew(tmp_path: Path) -> None:
 def test_results_of_callables_are_never_mixed(tmp_path: Path) -> None:
     run = partial(flatclr.evaluate, data=small_data(), out=tmp_path)
     run(lambda x: x.flatten(1), protocol="knn")
-    run(lambda x: -x.flatten(1), protocol="retrieval")
+    earlier = (tmp_path / "results.json").read_text()
+    second = run(lambda x: -x.flatten(1), protocol=["retrieval", "geometry"])
     found = read_results(tmp_path)
     assert found is not None
-    assert [row.protocol for row in found.rows] == ["retrieval"]
+    assert [row.protocol for row in found.rows] == ["retrieval", "geometry"]
+    (kept,) = tmp_path.glob("results-*.json")
+    assert kept.name == second.set_aside
+    assert kept.read_text() == earlier
 
 
 def test_data_of_the_same_name_have_rows_of_their_own(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_two_networks_that_fit_equally_well_are_not_chosen_between(tmp_path: Pat
         load_weights(trained(), tmp_path / "two.pt")
 
 
-def test_missing_and_misshapen_tensors_are_reported_and_the_rest_is_loaded(tmp_path: Path) -> None:
+def test_missing_and_misshapen_tensors_are_refused_unless_what_fits_is_asked_for(tmp_path: Path) -> None:
     source, target = trained(), trained()
     state = source.state_dict()
     state["layer1.conv.weight"] = torch.zeros(8, 3, 3, 3)
@@ -316,7 +316,15 @@ def test_missing_and_misshapen_tensors_are_reported_and_the_rest_is_loaded(tmp_p
     del state["layer4.norm.num_batches_tracked"]  # as in old files
     before = target.layer1.conv.weight.clone()
     torch.save(state, tmp_path / "part.pt")
-    report = load_weights(target, tmp_path / "part.pt")
+    before_refusal = {key: value.clone() for key, value in target.state_dict().items()}
+    with pytest.raises(
+        ValueError,
+        match=r"must hold every tensor of this SmallCNN, got 1 missing and 1 of another shape, of 23 \(first: "
+        r"layer1\.conv\.weight has shape \[8, 3, 3, 3\], expected \[8, 1, 3, 3\]\); pass the architecture=",
+    ):
+        load_weights(target, tmp_path / "part.pt")
+    assert all(torch.equal(value, target.state_dict()[key]) for key, value in before_refusal.items())
+    report = load_weights(target, tmp_path / "part.pt", strict=False)
     assert not report.complete
     assert report.missing == ("layer4.conv.weight",)
     assert report.mismatched == ("layer1.conv.weight [8, 3, 3, 3] for [8, 1, 3, 3]",)
@@ -333,7 +341,7 @@ def test_a_resnet_takes_a_published_state_dict_and_reports_the_classifier(tmp_pa
     report = load_weights(build_encoder("resnet18", channels=3, image_size=224), tmp_path / "r.pth")
     assert report.complete
     assert report.unexpected == ("fc.weight", "fc.bias")
-    small = load_weights(build_encoder("resnet18", channels=3, image_size=32), tmp_path / "r.pth")
+    small = load_weights(build_encoder("resnet18", channels=3, image_size=32), tmp_path / "r.pth", strict=False)
     assert small.mismatched == ("conv1.weight [64, 3, 7, 7] for [64, 3, 3, 3]",)
 
 

@@ -15,9 +15,9 @@ from flatclr.data.sources import ResidentImages
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import RESULTS, Row
+from flatclr.evaluation.subjects import finished_run
 from flatclr.models.encoders import Encoder, Normalisation
 from flatclr.models.saving import load_encoder
-from flatclr.runs import CONFIG, RunDirectory
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.networks import Network
@@ -87,11 +87,19 @@ def eval_command(
     if as_json:
         print(
             json.dumps(
-                {"kind": "end", "results": str(folder / RESULTS), "skipped": found.skipped, "weights": found.report}
+                {
+                    "kind": "end",
+                    "results": str(folder / RESULTS),
+                    "skipped": found.skipped,
+                    "weights": found.report,
+                    "set_aside": found.set_aside,
+                }
             )
         )
     else:
         display.table(found, folder)
+        if found.set_aside:
+            print(f"earlier results of other weights or settings are kept in {folder / found.set_aside}")
 
 
 def _print_row(row: Row) -> None:
@@ -105,9 +113,9 @@ def _home(encoder: str) -> Path:
 
 def _head(path: Path) -> nn.Module | None:
     """The projection head of a run, from its last checkpoint; None where there is no run or no checkpoint."""
-    if not (path / CONFIG).is_file() or not RunDirectory(path).checkpoints.is_dir():
+    run = finished_run(path)
+    if run is None or not run.checkpoints.is_dir():
         return None
-    run = RunDirectory.open(path)
     config = TrainConfig.from_dict(run.config())
     encoder = load_encoder(path)
     assert isinstance(encoder, Encoder)  # runs build theirs by name

@@ -10,7 +10,8 @@ import typer
 
 from flatclr.evaluation.features import weights_digest
 from flatclr.evaluation.results import markdown_table, read_results
-from flatclr.models.export import export_folder, export_onnx
+from flatclr.evaluation.subjects import finished_run
+from flatclr.models.export import export_folder, export_onnx, require_export_target, require_file_target
 from flatclr.models.saving import load_encoder
 
 Option = typer.Option
@@ -27,6 +28,11 @@ def export_command(
     """Take an encoder away: as ONNX, or as a folder for the Hugging Face hub."""
     if onnx is None and folder is None:
         raise ValueError("export must be told what to write, got neither --onnx nor --folder; pass one or both.")
+    if onnx is not None:
+        require_file_target(onnx)
+    if folder is not None:
+        require_export_target(folder)
+    finished_run(Path(encoder))
     loaded = load_encoder(encoder)
     written: dict[str, object] = {}
     if onnx is not None:

@@ -25,7 +25,7 @@ from flatclr.evaluation.features import (
     weights_digest,
 )
 from flatclr.evaluation.protocols import PROTOCOLS, Bench, at_home_size, splits_of, unfit
-from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row, write_results
+from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row, set_aside, write_results
 from flatclr.evaluation.subjects import (
     AdaptedSource,
     Subject,
@@ -79,7 +79,8 @@ def evaluate(
         random_row: measure random weights too.
         draws: of the label subsets of semi.
         cache: folder for features; only encoders built by name are cached.
-        out: folder for results.json and evaluation.png.
+        out: folder for results.json and evaluation.png. Earlier results of other weights or settings, and of anything
+            that cannot be told apart, are kept beside them under the name in `.set_aside`.
         progress: called with (what, done, total).    on_row: called with every row as it is ready.
     """
     protocols = _protocols(protocol)
@@ -138,6 +139,8 @@ def evaluate(
             architecture=None if subject.architecture is None else repr((subject.architecture, subject.bare)),
             normalisation=None if subject.normalisation is None else asdict(subject.normalisation),
         )
+        if out is not None:
+            found = replace(found, set_aside=set_aside(Path(out), found))
         for name in (name for name in protocols if reasons[name] is None):
             for row in _rows(name, benches):
                 found = replace(found, rows=(*found.rows, row))
@@ -188,14 +191,12 @@ def _rows(name: str, benches: Mapping[str, Bench]) -> Iterator[Row]:
 
 
 def _protocols(protocol: str | Sequence[str]) -> list[str]:
-    if protocol == "all":
-        return list(PROTOCOLS)
-    names = [protocol] if isinstance(protocol, str) else list(protocol)
+    names = [protocol] if isinstance(protocol, str) else list(dict.fromkeys(protocol))
     for name in names:
         require_one_of("protocol", name, [*PROTOCOLS, "all"])
     if not names:
         raise ValueError("protocol must name at least one, got none; pass 'knn'.")
-    return names
+    return list(PROTOCOLS) if "all" in names else names
 
 
 def _open(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class Evaluation:
     report: str = ""
     architecture: str | None = None  # None: too little is known of it to tell that two are the same
     normalisation: Mapping[str, Any] | None = None  # of images in [0, 1], as it was used
+    set_aside: str = ""  # the file of earlier results of other weights or settings, "" where none was in the way
 
     def __getitem__(self, protocol: str) -> Row:
         for row in self.rows:
@@ -84,14 +86,34 @@ class Evaluation:
 
 def merged(earlier: Evaluation | None, new: Evaluation) -> Evaluation:
     """Rows of both for the same encoder; where both measured the same, the new one."""
-    if earlier is None or new.architecture is None or _identity(earlier) != _identity(new):
+    if earlier is None or not _same(earlier, new):
         return new
     rows = {row.key: row for row in (*earlier.rows, *new.rows)}
-    return replace(new, rows=tuple(rows.values()))
+    return replace(new, rows=tuple(rows.values()), set_aside=new.set_aside or earlier.set_aside)
+
+
+def _same(earlier: Evaluation, new: Evaluation) -> bool:
+    return new.architecture is not None and _identity(earlier) == _identity(new)
 
 
 def _identity(evaluation: Evaluation) -> Any:
     return _plain([evaluation.encoder_sha256, evaluation.architecture, evaluation.normalisation])
+
+
+def set_aside(folder: Path, new: Evaluation) -> str:
+    """Keep what results.json holds under a name of its own if rows of `new` will not join it; returns that name.
+
+    A copy, under a digest of the content: nothing is lost whatever stops the evaluation, and no copy takes another's
+    place.
+    """
+    path = folder / RESULTS
+    earlier = read_results(folder)
+    if not path.is_file() or (earlier is not None and _same(earlier, new)):
+        return ""
+    content = path.read_bytes()
+    kept = path.with_stem(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:12]}")
+    replace_files({kept: content})
+    return kept.name
 
 
 def read_results(folder: Path) -> Evaluation | None:

@@ -17,7 +17,7 @@ from flatclr.data.arrays import image_tensor
 from flatclr.data.sources import ImageSource
 from flatclr.data.views import LUMA, ViewConfig, apply_views, draw_views, no_augmentation, views_for
 from flatclr.models.encoders import PACKAGES, Encoder, EncoderSpec, Normalisation, build_encoder
-from flatclr.models.saving import FOLDER_WEIGHTS, load_encoder, load_weights, unwrapped
+from flatclr.models.saving import FOLDER_WEIGHTS, encoder_from_weights, load_encoder, unwrapped
 from flatclr.runs import CONFIG, RunDirectory
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -200,8 +200,10 @@ def open_named(
                 f"{subject} must come with its architecture, got a bare state dict; pass architecture= "
                 "(--architecture resnet18), and prefix= if its keys begin with one."
             )
-        encoder = build_encoder(architecture, channels=channels, image_size=image_size)
-        report = str(load_weights(encoder, subject, prefix))
+        encoder, fit = encoder_from_weights(
+            architecture, subject, channels=channels, image_size=image_size, prefix=prefix
+        )
+        report = str(fit)
     encoder.normalisation = normalisation or _package_normalisation(encoder)
     return replace(_from_module(encoder, str(subject)), report=report)
 
@@ -234,23 +236,30 @@ def _from_module(module: nn.Module, name: str) -> Subject:
     )
 
 
+def finished_run(path: Path) -> RunDirectory | None:
+    """The run there, which must have ended with one encoder; None where there is no run."""
+    if not (path / CONFIG).is_file():
+        return None
+    if (path / "encoder_x").is_dir():
+        raise ValueError(
+            f"{path} must hold one encoder, got a run on pairs with one for each side; pass {path / 'encoder_x'} "
+            "or encoder_y."
+        )
+    if not (path / "encoder.json").is_file():
+        raise FileNotFoundError(
+            f"{path} must hold a finished run, got no encoder.json; finish it with flatclr train --resume {path}."
+        )
+    return RunDirectory.open(path)
+
+
 def _from_path(path: Path, into: nn.Module | None) -> Subject:
     if not path.exists():
         raise FileNotFoundError(
             f"encoder must be a run directory, a folder, a file, 'timm:NAME' or 'torchvision:NAME', got {path}, "
             "which does not exist; check the path."
         )
-    if path.is_dir() and (path / CONFIG).is_file():
-        run = RunDirectory.open(path)
-        if (path / "encoder_x").is_dir():
-            raise ValueError(
-                f"{path} must hold one encoder, got a run on pairs with one for each side; pass {path / 'encoder_x'} "
-                "or encoder_y, with --data."
-            )
-        if not (path / "encoder.json").is_file():
-            raise FileNotFoundError(
-                f"{path} must hold a finished run, got no encoder.json; finish it with flatclr train --resume {path}."
-            )
+    run = finished_run(path)
+    if run is not None:
         settings = run.config()
         loaded = load_encoder(path, into=into)
         opened = replace(

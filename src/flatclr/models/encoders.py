@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from flatclr.checks import require_count, require_one_of
 
 STEMS = ("auto", "cifar", "imagenet")
+STEM_OF_KERNEL: dict[tuple[int, ...], str] = {(3, 3): "cifar", (7, 7): "imagenet"}  # by the first convolution
 NORMS = ("batch", "group", "none")
 LARGEST_CIFAR_IMAGE = 64  # stem="auto": the ImageNet stem would leave a 64 px image 2 x 2 features at the end
 CHANNELS_PER_GROUP = 16  # of the settings of Wu & He 2018, the one that suits narrow layers

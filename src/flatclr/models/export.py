@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flatclr.files import replace_files
 from flatclr.models.encoders import EncoderSpec, Normalisation
-from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, unwrapped
+from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document, unwrapped
 
 LARGEST_DIFFERENCE = 1e-4
 ONNX_CHECK_BATCHES = (1, 5)
@@ -54,6 +54,7 @@ def export_onnx(
     Args:
         channels, image_size: of the images, where the encoder was not built by name.
     """
+    require_file_target(path)
     encoder = unwrapped(encoder)
     channels, image_size = _shape(encoder, channels, image_size)
     onnxruntime = _needed("onnxruntime")
@@ -87,9 +88,11 @@ def export_folder(
     """README.md (a model card), config.json and model.safetensors, which `flatclr.load_encoder(folder)` loads.
 
     Args:
+        folder: new, empty, or of an earlier export, whose files are replaced.
         description: data, objective, ESS target and the like; the encoder's own unless given.
         results: measured accuracies as a Markdown table.
     """
+    require_export_target(folder)
     encoder = unwrapped(encoder)
     about = dict(description if description is not None else getattr(encoder, "description", None) or {})
     weights, document = encoder_files(encoder, description=about)
@@ -100,6 +103,26 @@ def export_folder(
         {target / FOLDER_WEIGHTS: weights, target / FOLDER_DOCUMENT: document, target / "README.md": card.encode()}
     )
     return target
+
+
+def require_file_target(path: str | Path) -> None:
+    if Path(path).is_dir():
+        raise IsADirectoryError(
+            f"the ONNX file must have a name of its own, got the folder {path}; pass {Path(path) / 'encoder.onnx'}."
+        )
+
+
+def require_export_target(folder: str | Path) -> None:
+    """A folder that is absent, empty or a former export, so that no README.md and config.json of others are lost."""
+    target = Path(folder)
+    if target.is_dir() and (not any(target.iterdir()) or is_encoder_document(target / FOLDER_DOCUMENT)):
+        return
+    if target.exists():
+        kind = "a folder with other files" if target.is_dir() else "a file"
+        raise FileExistsError(
+            f"an export must go to a new or empty folder or replace a former export, got {folder}, {kind}; "
+            "pass another folder."
+        )
 
 
 def model_card(encoder: nn.Module, about: Mapping[str, Any], results: str, sha256: str) -> str:

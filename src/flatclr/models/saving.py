@@ -20,7 +20,16 @@ from torch import Tensor, nn
 
 from flatclr.checks import require_one_of
 from flatclr.files import replace_files
-from flatclr.models.encoders import WEIGHT_SOURCES, AdaptedEncoder, Encoder, EncoderSpec, Normalisation, build_encoder
+from flatclr.models.encoders import (
+    STEM_OF_KERNEL,
+    WEIGHT_SOURCES,
+    AdaptedEncoder,
+    Encoder,
+    EncoderSpec,
+    Normalisation,
+    ResNet,
+    build_encoder,
+)
 
 FORMAT = "flatclr-encoder"
 FORMAT_VERSION = 1
@@ -142,26 +151,64 @@ class WeightsReport:
         return ", ".join(parts)
 
 
-def load_weights(module: nn.Module, path: str | Path, prefix: str = "") -> WeightsReport:
+def load_weights(module: nn.Module, path: str | Path, prefix: str = "", *, strict: bool = True) -> WeightsReport:
     """Copy weights of a state-dict file from elsewhere into `module`, and say what fitted.
 
     Args:
         path: `.safetensors`, or `.pt`, `.pth` and the like with tensors only, also inside a checkpoint's "state_dict".
         prefix: take the keys that begin with this and cut it off ("module.encoder_q."). Without it, the composition of
             "module.", "_orig_mod.", "model.", "backbone." and "encoder." under which most keys fit is cut off.
+        strict: refuse a file that lacks a tensor of the module or has it in another shape, and leave the module as it
+            was; False loads what fits. What else the file holds (a head, a classifier) does no harm.
     """
-    target = unwrapped(module)
-    if isinstance(target, AdaptedEncoder):
-        target = target.model  # published files name the layers of the bare model
+    tensors, target = _read_state(Path(path)), _bare(module)
+    cut = prefix or _best_prefix(tensors, target.state_dict(), path)
+    return _load_state(target, tensors, cut, path, strict=strict)
+
+
+def encoder_from_weights(
+    name: str, path: str | Path, *, channels: int, image_size: int, prefix: str = ""
+) -> tuple[Encoder, WeightsReport]:
+    """Architecture `name` with all its weights from a state-dict file, a ResNet with the stem that the file has."""
     tensors = _read_state(Path(path))
+    encoder = build_encoder(name, channels=channels, image_size=image_size)
+    cut = prefix or _best_prefix(tensors, _bare(encoder).state_dict(), path)
+    first = tensors.get(f"{cut}conv1.weight")
+    stem = None if first is None else STEM_OF_KERNEL.get(tuple(first.shape[2:]))
+    if isinstance(encoder, ResNet) and stem is not None:
+        encoder = build_encoder(name, channels=channels, image_size=image_size, stem=stem)
+    fit = _load_state(_bare(encoder), tensors, cut, path, strict=True)
+    layers = {own.partition(".")[0] for own in encoder.state_dict()}
+    deeper = [key for key in fit.unexpected if key.startswith(cut) and key[len(cut) :].partition(".")[0] in layers]
+    if deeper and not isinstance(encoder, AdaptedEncoder):  # of packages' models, some versions keep more buffers
+        raise ValueError(  # a resnet34 has every tensor of a resnet18
+            f"{path} must hold a {name}, got {len(deeper)} tensors more in its layers (first: {deeper[0]}); "
+            "pass the architecture= (--architecture) it was trained as."
+        )
+    return encoder, fit
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """The module whose names a published file has."""
+    module = unwrapped(module)
+    return module.model if isinstance(module, AdaptedEncoder) else module
+
+
+def _load_state(
+    target: nn.Module, tensors: Mapping[str, Tensor], cut: str, path: str | Path, *, strict: bool
+) -> WeightsReport:
     own = target.state_dict()
-    cut = prefix or _best_prefix(tensors, own, path)
     inside = {key.removeprefix(cut): tensor for key, tensor in tensors.items() if key.startswith(cut)}
     fit = _fit(inside, target)
     if not fit.loaded:
         raise ValueError(
             f"{path} must have keys such as {next(iter(own), None)!r} for this {type(target).__name__}, got "
             f"{next(iter(tensors), None)!r}; pass what its keys begin with as prefix=, or build its architecture."
+        )
+    if strict and not fit.complete:
+        raise ValueError(
+            f"{path} must hold every tensor of this {type(target).__name__}, got {_gaps(fit, inside, own)}; pass the "
+            "architecture= and prefix= (--architecture, --prefix) it was trained as, and data of its channels."
         )
     target.load_state_dict({name: inside[name] for name in fit.loaded}, strict=False)
     outside = (key for key in tensors if not key.startswith(cut) or key.removeprefix(cut) in fit.unexpected)
@@ -217,6 +264,15 @@ def _document_path(path: Path) -> Path:
             "copy both files, or use load_weights for a file from elsewhere."
         )
     return path
+
+
+def is_encoder_document(path: Path) -> bool:
+    """Whether flatclr wrote it, in whatever version of the format."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def _read_document(path: Path) -> dict[str, Any]:
@@ -300,6 +356,19 @@ def _fit(tensors: Mapping[str, Tensor], module: nn.Module) -> WeightsReport:
             for name in shared
             if own[name].shape != tensors[name].shape
         ),
+    )
+
+
+def _gaps(fit: WeightsReport, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """How many tensors a file lacks or has in another shape, and the first of them in the module's order."""
+    total = len(fit.loaded) + len(fit.missing) + len(fit.mismatched)
+    first = next(
+        name for name in own if name in fit.missing or (name in tensors and tensors[name].shape != own[name].shape)
+    )
+    got = f"has shape {list(tensors[first].shape)}" if first in tensors else "is missing"
+    return (
+        f"{len(fit.missing)} missing and {len(fit.mismatched)} of another shape, of {total} (first: {first} {got}, "
+        f"expected {list(own[first].shape)})"
     )
 
 
