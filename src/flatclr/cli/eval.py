@@ -7,21 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from torch import nn
 
-from flatclr.data.sources import ResidentImages
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import RESULTS, Row
 from flatclr.evaluation.subjects import finished_run
-from flatclr.models.encoders import Encoder, Normalisation
-from flatclr.models.saving import load_encoder
-from flatclr.training.checkpoint import load_checkpoint
-from flatclr.training.config import TrainConfig
+from flatclr.models.encoders import Normalisation
 from flatclr.training.networks import Network
-from flatclr.training.parts import build_network
+from flatclr.training.trained import load_network
 
 Option = typer.Option
 NAMES = ", ".join(PROTOCOLS)
@@ -116,19 +111,9 @@ def _head(path: Path) -> nn.Module | None:
     run = finished_run(path)
     if run is None or not run.checkpoints.is_dir():
         return None
-    config = TrainConfig.from_dict(run.config())
-    encoder = load_encoder(path)
-    assert isinstance(encoder, Encoder)  # runs build theirs by name
-    size = encoder.spec.image_size
-    network = build_network(
-        config, ResidentImages(torch.zeros(1, encoder.spec.channels, size, size, dtype=torch.uint8)), encoder
-    )
-    assert isinstance(network, Network)
-    state = load_checkpoint(run.checkpoints).state["train_step"]["network"]
-    network.head.load_state_dict(
-        {key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")}
-    )
-    return network.head.eval()
+    network = load_network(path)
+    assert isinstance(network, Network)  # a run on pairs was refused
+    return network.head
 
 
 def _normalisation(mean: str | None, std: str | None) -> Normalisation | None:

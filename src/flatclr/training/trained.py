@@ -18,8 +18,8 @@ def load_network(run: str | Path) -> Network | TwoTowers:
     """Encoder and projection head of a finished run in evaluation mode on the CPU, from its last checkpoint.
 
     Of a run on images, `(z,) = network(images)`, which `network.encoder.normalisation` says how to normalise; of one on
-    paired data, `z_x, z_y = network(x, y)`, to be compared by cosine. An encoder that came from Python has no name to be
-    built by: put `load_encoder(run, into=...)` and a head of your own together instead.
+    paired data, `z_x, z_y = network(x, y)`, to be compared by cosine. An encoder that came from Python has no name
+    to be built by: put `load_encoder(run, into=...)` and a head of your own together instead.
     """
     opened = RunDirectory.open(Path(run))
     config = TrainConfig.from_dict(opened.config())
