@@ -492,6 +492,63 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     assert train.classes == ("cat", "dog")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("keys", [("images", "labels"), ("train_images", "train_labels"), ("x_train", "y_train")])
+@pytest.mark.parametrize("as_float", [False, True], ids=["uint8", "float"])
+def test_labels_stored_as_float_are_class_numbers(tmp_path: Path, keys: tuple[str, str], as_float: bool) -> None:
+    images, labels = pixels(4, 8, 8), np.array([0.0, 2.0, 1.0, 2.0])
+    np.savez(tmp_path / "a.npz", **{keys[0]: images / 255 if as_float else images, keys[1]: labels})
+    dataset = open_dataset(tmp_path / "a.npz")
+    assert_holds(dataset.train, images[:, None], [0, 2, 1, 2])
+    assert dataset.train.classes == ("0", "1", "2")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("with_test", [False, True])
+def test_tables_of_0_and_1_are_several_classes_whatever_their_type(tmp_path: Path, dtype: str, with_test: bool) -> None:
+    table = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 1]], dtype=dtype)
+    parts = {"train_images": pixels(4, 8, 8), "train_labels": table}
+    if with_test:
+        parts |= {"test_images": pixels(2, 8, 8), "test_labels": table[:2]}
+    np.savez(tmp_path / "a.npz", **parts)
+    dataset = open_dataset(tmp_path / "a.npz")
+    assert isinstance(dataset.train, ResidentImages)
+    assert dataset.train.targets is not None
+    assert dataset.train.targets.tolist() == table.astype(bool).tolist()
+    assert (dataset.train.labels, dataset.train.classes) == (None, ("0", "1", "2"))
+    if with_test:
+        assert dataset.test.targets.tolist() == table[:2].astype(bool).tolist()  # type: ignore[union-attr]
+
+
+def test_float_labels_of_both_parts_share_their_classes(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "a.npz",
+        x_train=pixels(3, 8, 8),
+        y_train=np.array([0.0, 1.0, 0.0]),
+        x_test=pixels(2, 8, 8),
+        y_test=np.array([1.0, 3.0]),
+    )
+    dataset = open_dataset(tmp_path / "a.npz")
+    assert dataset.train.classes == dataset.test.classes == ("0", "1", "2", "3")  # type: ignore[union-attr]
+    assert labels_of(dataset.test) == [1, 3]
+
+
+def test_float_images_without_labels_are_images_under_every_key(tmp_path: Path) -> None:
+    images = pixels(4, 8, 8)
+    for key in ("images", "train_images", "x_train", "x"):
+        np.savez(tmp_path / "a.npz", **{key: images / 255})
+        assert_holds(open_dataset(tmp_path / "a.npz").train, images[:, None], None)
+
+
+def test_npy_files_named_for_images_or_labels_are_no_pairs(tmp_path: Path) -> None:
+    images = pixels(4, 8, 8)
+    for first, second in (("images", "labels"), ("a", "train-labels"), ("train_images", "b")):
+        np.save(tmp_path / f"{first}.npy", images / 255)
+        np.save(tmp_path / f"{second}.npy", np.array([0.0, 1.0, 1.0, 0.0]))
+        assert_holds(
+            open_dataset(f"{tmp_path}/{first}.npy,{tmp_path}/{second}.npy").train, images[:, None], [0, 1, 1, 0]
+        )
+
+
 @pytest.mark.parametrize("shape", [(4, 8, 8), (4, 8, 8, 1), (4, 1, 8, 8), (4, 8, 8, 3), (4, 3, 8, 8)])
 def test_npy_images_of_every_shape_round_trip(tmp_path: Path, shape: tuple[int, ...]) -> None:
     images = pixels(*shape)
@@ -568,6 +625,31 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"images": pixels(4, 8, 8), "labels": np.array([0, 1, -1, 0])},
         ValueError,
         "labels must be class numbers from 0 to .*, got -1 to 1; number the classes from 0",
+    ),
+    "fractional label": (
+        {"images": pixels(4, 8, 8), "labels": np.array([0, 1, 0.5, 1])},
+        ValueError,
+        r"labels must be class numbers or names \[N\], .*, got 0\.5 in row 2; .*pairs.* x and y",
+    ),
+    "fractional label table": (
+        {"images": pixels(4, 8, 8) / 255, "labels": np.full((4, 3), 0.25)},
+        ValueError,
+        r"labels must be .* a table \[N, classes\] of 0 and 1, got 0\.25 in row 0;",
+    ),
+    "nan label": (
+        {"images": pixels(4, 8, 8), "labels": np.array([0, np.nan, np.inf, 1])},
+        ValueError,
+        "labels must be class numbers .*, got nan in row 1;",
+    ),
+    "huge label": (
+        {"images": pixels(2, 8, 8), "labels": np.array([0, 1e300])},
+        ValueError,
+        r"labels must be class numbers .*, got 1e\+300 in row 1;",
+    ),
+    "fractional label of a float x": (
+        {"x": pixels(4, 8, 8) / 255, "labels": np.array([0, 1, 0.5, 1])},
+        ValueError,
+        r"labels must be class numbers .*, got 0\.5 in row 2;",
     ),
     "shape": (
         {"images": pixels(4, 8)},

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 CHUNK = 1024
 MOST_CLASSES = 1_000_000
+LARGEST_EXACT = 2**53  # above it float64 has no fractions left, so that being whole says nothing
 
 
 def image_tensor(images: Any, *, image_size: int | None = None, name: str = "images") -> Tensor:
@@ -95,6 +97,26 @@ def float_rows(value: Any, name: str) -> Tensor:
             f"first in row {int((~finite).nonzero()[0])}; remove these rows from both arrays."
         )
     return rows
+
+
+def label_array(labels: Any, name: str) -> NDArray[Any]:
+    """Labels as they are, but whole numbers stored as float become integers.
+
+    >>> label_array([0.0, 2.0], "images")
+    array([0, 2])
+    """
+    given = np.asarray(labels)
+    if given.dtype.kind != "f":
+        return given
+    whole = (np.trunc(given) == given) & (abs(given) <= LARGEST_EXACT)
+    if not whole.all():
+        where = tuple(np.argwhere(~whole)[0])
+        raise ValueError(
+            f"{name}: labels must be class numbers or names [N], or a table [N, classes] of 0 and 1, "
+            f"got {given[where]:g} in row {where[0] if where else 0}; pass one whole number per image, or for pairs of "
+            "arrays call them x and y."
+        )
+    return given.astype(np.int64)
 
 
 def class_numbers(labels: Any, classes: Sequence[str], name: str) -> tuple[Tensor, tuple[str, ...]]:

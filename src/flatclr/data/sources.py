@@ -30,6 +30,7 @@ from flatclr.data.arrays import (
     content_hash,
     float_rows,
     image_tensor,
+    label_array,
     rows_of,
 )
 from flatclr.data.decoding import JOB, Decoders, Place, available_cores, reason_of
@@ -111,6 +112,7 @@ class ResidentImages:
         Without `image_size` the shorter side decides; the centre is kept. Labels may also be a table [N, classes] of
         0 and 1 for images of several classes: they become `targets`.
         """
+        labels = None if labels is None else label_array(labels, name)
         targets = as_targets(labels)
         labels = labels if targets is None else None
         numbers, names = (None, tuple(classes)) if labels is None else class_numbers(labels, classes, name)
