@@ -610,6 +610,12 @@ def test_arrays_and_files_are_resized_alike(tmp_path: Path) -> None:
     assert (from_files[0].int() - from_array[0].int()).abs().max() <= 1
 
 
+def with_value(value: float, *, at: tuple[int, ...], of: tuple[int, ...]) -> np.ndarray:
+    array = np.full(of, 0.5)
+    array[at] = value
+    return array
+
+
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "label count": (
         {"images": pixels(4, 8, 8), "labels": np.arange(3)},
@@ -658,16 +664,45 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "channels": ({"images": pixels(4, 8, 8, 5)}, ValueError, r"with C = 1 or 3, got \[4, 8, 8, 5\]"),
     "integers": (
-        {"images": np.ones((4, 8, 8), int)},
+        {"images": np.arange(256).reshape(4, 8, 8)},
         TypeError,
-        r"must be uint8, or float in \[0, 1\], got torch.int64",
+        r"must be uint8, or float in \[0, 1\], got int64 from 0 to 255; call \.astype\('uint8'\)",
+    ),
+    "16 bits": (
+        {"images": np.linspace(0, 65535, 256).reshape(4, 8, 8).astype("uint16")},
+        TypeError,
+        r"got uint16 from 0 to 65535; .* say \(a >> 8\)\.astype\('uint8'\) for 16 bits",
+    ),
+    "negative integers": (
+        {"images": np.linspace(-128, 127, 256).reshape(4, 8, 8).astype("int16")},
+        TypeError,
+        r"got int16 from -128 to 127; map them to float in \[0, 1\]",
+    ),
+    "masks": (
+        {"images": np.eye(8, dtype=bool)[None].repeat(4, 0)},
+        TypeError,
+        r"got bool from 0 to 1; call \.astype\('float32'\)",
     ),
     "range": (
         {"images": np.linspace(-1, 1, 256).reshape(4, 8, 8)},
         ValueError,
-        r"must be within \[0, 1\] if float, got \[-1, 1\]; divide",
+        r"must be within \[0, 1\] if float, got \[-1, 1\]; subtract the lowest",
     ),
-    "nan": ({"images": np.full((4, 8, 8), np.nan)}, ValueError, r"must be within \[0, 1\] if float, got \[nan, nan\]"),
+    "levels as float": (
+        {"images": pixels(4, 8, 8).astype("float32")},
+        ValueError,
+        r"must be within \[0, 1\] if float, got \[\d+, 25\d\]; divide",
+    ),
+    "nan": (
+        {"images": with_value(np.nan, at=(2, 3, 4), of=(4, 8, 8))},
+        ValueError,
+        "a must be finite, got NaN in image 2, in 1 of its 64 values; mend or remove this image and its label",
+    ),
+    "infinity": (
+        {"images": with_value(-np.inf, at=(1500, 3), of=(1600, 8, 8))},
+        ValueError,
+        "a must be finite, got Inf in image 1500, in 8 of its 64 values; mend",
+    ),
     "text": ({"images": np.array(["a", "b"])}, TypeError, "must be an array of numbers, got <U1; convert"),
     "empty": ({"images": pixels(0, 8, 8)}, ValueError, r"must not be empty, got shape \[0, 1, 8, 8\]"),
     "keys": ({"pictures": pixels(4, 8, 8)}, ValueError, "must hold one of train_images, .*, got pictures; rename"),
@@ -1032,11 +1067,43 @@ def test_a_misspelt_name_or_path_is_corrected(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     with pytest.raises(FileNotFoundError, match=rf"did you mean '{tmp_path}/photos'"):
         open_dataset(tmp_path / "photso")
+    with pytest.raises(FileNotFoundError, match=rf"did you mean '{tmp_path}/photos'"):
+        open_dataset(tmp_path / "Photo")
     with pytest.raises(FileNotFoundError, match="got '/no/such/thing'; check the spelling"):
         open_dataset("/no/such/thing")
     np.save(tmp_path / "a.npy", pixels(2, 8, 8))
     with pytest.raises(FileNotFoundError, match=r"b\.npy must exist, got no such file; check the spelling"):
         open_dataset(f"{tmp_path}/a.npy,{tmp_path}/b.npy")
+
+
+def test_a_file_of_another_ending_is_suggested_and_the_nearest_of_several(tmp_path: Path) -> None:
+    for name in ("train.npy", "train.txt", "photos.txt"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(FileNotFoundError, match=rf"did you mean '{tmp_path}/train\.npy'"):
+        open_dataset(tmp_path / "train.npz")
+
+
+@pytest.mark.parametrize("asked", ["a.npz", "mine.npz", "birds", "nowhere.tar"])
+def test_nothing_is_suggested_where_nothing_is_close(tmp_path: Path, asked: str) -> None:
+    folder = tmp_path / "a-long-folder-that-all-of-these-paths-have-in-common"
+    for name in ("b.npz", "holiday.npz", "thesis.tar", "stuff"):
+        (folder / name).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="; check the spelling, or the folder you are in"):
+        open_dataset(folder / asked)
+
+
+def test_images_too_large_for_the_memory_are_refused_before_anything_is_allocated(tmp_path: Path) -> None:
+    too_large = (
+        r"must fit into memory, got {} images of 1 x {side} x {side} that need [\d,]+ GiB of [\d,]+; .*smaller image"
+    )
+    with pytest.raises(ValueError, match=too_large.format("10000", side=100_000)):
+        open_dataset(None, image_size=100_000)
+    with pytest.raises(ValueError, match=too_large.format("2", side=10**12)):
+        image_tensor(pixels(2, 8, 8), image_size=10**12)
+    for i in range(3):
+        write_png(tmp_path / "a" / f"{i}.png", pixels(8, 8))
+    with pytest.raises(ValueError, match=too_large.format("2", side=10**7)):
+        open_dataset(tmp_path / "a", image_size=10**7)
 
 
 def test_an_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:

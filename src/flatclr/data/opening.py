@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMES = (embedded.NAME, *named.NAMED)
+CLOSE = 0.7  # share of letters in common from which a name may be a misspelling of another
 
 
 def open_dataset(
@@ -150,10 +151,19 @@ def _open_path(text: str, image_size: int | None, split: _Split) -> Dataset:
 
 
 def _absence(text: str, path: Path) -> str:
-    beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(text, [*NAMES, *beside], n=1)
-    advice = f"did you mean {near[0]!r}?" if near else "check the spelling, or the folder you are in."
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = _nearest(path.name, [*beside, *(NAMES if text == path.name else ())])
+    advice = f"did you mean {str(path.parent / near)!r}?" if near else "check the spelling, or the folder you are in."
     return f"data must be an existing path, hf:NAME or one of {', '.join(NAMES)}, got {text!r}; {advice}"
+
+
+def _nearest(name: str, others: Iterable[str]) -> str | None:
+    """By stem, since an ending in common says nothing; the ending decides between equal ones."""
+    by_stem: dict[str, list[str]] = {}
+    for other in others:
+        by_stem.setdefault(Path(other).stem.casefold(), []).append(other)
+    near = difflib.get_close_matches(Path(name).stem.casefold(), by_stem, n=1, cutoff=CLOSE)
+    return difflib.get_close_matches(name, by_stem[near[0]], n=1, cutoff=0)[0] if near else None
 
 
 def _load_numpy(path: Path, take: Callable[[Any], T], advice: str) -> T:
