@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
@@ -193,3 +195,20 @@ def test_only_a_batch_that_is_cut_is_said_to_be_normalised_in_parts(
 def test_the_command_says_its_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"flatclr {flatclr.__version__}\n")
+
+
+def test_unreadable_images_are_said_once_and_the_first_is_named(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(24):
+        Image.new("L", (12, 12), 10 * i).save(folder / f"{i:02d}.png")
+    (folder / "07.png").write_bytes(b"no image")
+    heard: list[str] = []
+    listen = [lambda _, row: heard.append(row.get("message", ""))]
+    train(config(tmp_path / "run", 2, data=folder), on_event=listen)
+    assert [message for message in heard if "unreadable" in message] == [
+        next(message for message in heard if re.search(r"^1 images are unreadable .* the first .*07\.png: ", message))
+    ]
+    assert not recwarn.list

@@ -492,6 +492,63 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     assert train.classes == ("cat", "dog")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("keys", [("images", "labels"), ("train_images", "train_labels"), ("x_train", "y_train")])
+@pytest.mark.parametrize("as_float", [False, True], ids=["uint8", "float"])
+def test_labels_stored_as_float_are_class_numbers(tmp_path: Path, keys: tuple[str, str], as_float: bool) -> None:
+    images, labels = pixels(4, 8, 8), np.array([0.0, 2.0, 1.0, 2.0])
+    np.savez(tmp_path / "a.npz", **{keys[0]: images / 255 if as_float else images, keys[1]: labels})
+    dataset = open_dataset(tmp_path / "a.npz")
+    assert_holds(dataset.train, images[:, None], [0, 2, 1, 2])
+    assert dataset.train.classes == ("0", "1", "2")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("with_test", [False, True])
+def test_tables_of_0_and_1_are_several_classes_whatever_their_type(tmp_path: Path, dtype: str, with_test: bool) -> None:
+    table = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 1]], dtype=dtype)
+    parts = {"train_images": pixels(4, 8, 8), "train_labels": table}
+    if with_test:
+        parts |= {"test_images": pixels(2, 8, 8), "test_labels": table[:2]}
+    np.savez(tmp_path / "a.npz", **parts)
+    dataset = open_dataset(tmp_path / "a.npz")
+    assert isinstance(dataset.train, ResidentImages)
+    assert dataset.train.targets is not None
+    assert dataset.train.targets.tolist() == table.astype(bool).tolist()
+    assert (dataset.train.labels, dataset.train.classes) == (None, ("0", "1", "2"))
+    if with_test:
+        assert dataset.test.targets.tolist() == table[:2].astype(bool).tolist()  # type: ignore[union-attr]
+
+
+def test_float_labels_of_both_parts_share_their_classes(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "a.npz",
+        x_train=pixels(3, 8, 8),
+        y_train=np.array([0.0, 1.0, 0.0]),
+        x_test=pixels(2, 8, 8),
+        y_test=np.array([1.0, 3.0]),
+    )
+    dataset = open_dataset(tmp_path / "a.npz")
+    assert dataset.train.classes == dataset.test.classes == ("0", "1", "2", "3")  # type: ignore[union-attr]
+    assert labels_of(dataset.test) == [1, 3]
+
+
+def test_float_images_without_labels_are_images_under_every_key(tmp_path: Path) -> None:
+    images = pixels(4, 8, 8)
+    for key in ("images", "train_images", "x_train", "x"):
+        np.savez(tmp_path / "a.npz", **{key: images / 255})
+        assert_holds(open_dataset(tmp_path / "a.npz").train, images[:, None], None)
+
+
+def test_npy_files_named_for_images_or_labels_are_no_pairs(tmp_path: Path) -> None:
+    images = pixels(4, 8, 8)
+    for first, second in (("images", "labels"), ("a", "train-labels"), ("train_images", "b")):
+        np.save(tmp_path / f"{first}.npy", images / 255)
+        np.save(tmp_path / f"{second}.npy", np.array([0.0, 1.0, 1.0, 0.0]))
+        assert_holds(
+            open_dataset(f"{tmp_path}/{first}.npy,{tmp_path}/{second}.npy").train, images[:, None], [0, 1, 1, 0]
+        )
+
+
 @pytest.mark.parametrize("shape", [(4, 8, 8), (4, 8, 8, 1), (4, 1, 8, 8), (4, 8, 8, 3), (4, 3, 8, 8)])
 def test_npy_images_of_every_shape_round_trip(tmp_path: Path, shape: tuple[int, ...]) -> None:
     images = pixels(*shape)
@@ -553,6 +610,12 @@ def test_arrays_and_files_are_resized_alike(tmp_path: Path) -> None:
     assert (from_files[0].int() - from_array[0].int()).abs().max() <= 1
 
 
+def with_value(value: float, *, at: tuple[int, ...], of: tuple[int, ...]) -> np.ndarray:
+    array = np.full(of, 0.5)
+    array[at] = value
+    return array
+
+
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "label count": (
         {"images": pixels(4, 8, 8), "labels": np.arange(3)},
@@ -569,6 +632,31 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "labels must be class numbers from 0 to .*, got -1 to 1; number the classes from 0",
     ),
+    "fractional label": (
+        {"images": pixels(4, 8, 8), "labels": np.array([0, 1, 0.5, 1])},
+        ValueError,
+        r"labels must be class numbers or names \[N\], .*, got 0\.5 in row 2; .*pairs.* x and y",
+    ),
+    "fractional label table": (
+        {"images": pixels(4, 8, 8) / 255, "labels": np.full((4, 3), 0.25)},
+        ValueError,
+        r"labels must be .* a table \[N, classes\] of 0 and 1, got 0\.25 in row 0;",
+    ),
+    "nan label": (
+        {"images": pixels(4, 8, 8), "labels": np.array([0, np.nan, np.inf, 1])},
+        ValueError,
+        "labels must be class numbers .*, got nan in row 1;",
+    ),
+    "huge label": (
+        {"images": pixels(2, 8, 8), "labels": np.array([0, 1e300])},
+        ValueError,
+        r"labels must be class numbers .*, got 1e\+300 in row 1;",
+    ),
+    "fractional label of a float x": (
+        {"x": pixels(4, 8, 8) / 255, "labels": np.array([0, 1, 0.5, 1])},
+        ValueError,
+        r"labels must be class numbers .*, got 0\.5 in row 2;",
+    ),
     "shape": (
         {"images": pixels(4, 8)},
         ValueError,
@@ -576,16 +664,45 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "channels": ({"images": pixels(4, 8, 8, 5)}, ValueError, r"with C = 1 or 3, got \[4, 8, 8, 5\]"),
     "integers": (
-        {"images": np.ones((4, 8, 8), int)},
+        {"images": np.arange(256).reshape(4, 8, 8)},
         TypeError,
-        r"must be uint8, or float in \[0, 1\], got torch.int64",
+        r"must be uint8, or float in \[0, 1\], got int64 from 0 to 255; call \.astype\('uint8'\)",
+    ),
+    "16 bits": (
+        {"images": np.linspace(0, 65535, 256).reshape(4, 8, 8).astype("uint16")},
+        TypeError,
+        r"got uint16 from 0 to 65535; .* say \(a >> 8\)\.astype\('uint8'\) for 16 bits",
+    ),
+    "negative integers": (
+        {"images": np.linspace(-128, 127, 256).reshape(4, 8, 8).astype("int16")},
+        TypeError,
+        r"got int16 from -128 to 127; map them to float in \[0, 1\]",
+    ),
+    "masks": (
+        {"images": np.eye(8, dtype=bool)[None].repeat(4, 0)},
+        TypeError,
+        r"got bool from 0 to 1; call \.astype\('float32'\)",
     ),
     "range": (
         {"images": np.linspace(-1, 1, 256).reshape(4, 8, 8)},
         ValueError,
-        r"must be within \[0, 1\] if float, got \[-1, 1\]; divide",
+        r"must be within \[0, 1\] if float, got \[-1, 1\]; subtract the lowest",
     ),
-    "nan": ({"images": np.full((4, 8, 8), np.nan)}, ValueError, r"must be within \[0, 1\] if float, got \[nan, nan\]"),
+    "levels as float": (
+        {"images": pixels(4, 8, 8).astype("float32")},
+        ValueError,
+        r"must be within \[0, 1\] if float, got \[\d+, 25\d\]; divide",
+    ),
+    "nan": (
+        {"images": with_value(np.nan, at=(2, 3, 4), of=(4, 8, 8))},
+        ValueError,
+        "a must be finite, got NaN in image 2, in 1 of its 64 values; mend or remove this image and its label",
+    ),
+    "infinity": (
+        {"images": with_value(-np.inf, at=(1500, 3), of=(1600, 8, 8))},
+        ValueError,
+        "a must be finite, got Inf in image 1500, in 8 of its 64 values; mend",
+    ),
     "text": ({"images": np.array(["a", "b"])}, TypeError, "must be an array of numbers, got <U1; convert"),
     "empty": ({"images": pixels(0, 8, 8)}, ValueError, r"must not be empty, got shape \[0, 1, 8, 8\]"),
     "keys": ({"pictures": pixels(4, 8, 8)}, ValueError, "must hold one of train_images, .*, got pictures; rename"),
@@ -950,11 +1067,43 @@ def test_a_misspelt_name_or_path_is_corrected(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     with pytest.raises(FileNotFoundError, match=rf"did you mean '{tmp_path}/photos'"):
         open_dataset(tmp_path / "photso")
+    with pytest.raises(FileNotFoundError, match=rf"did you mean '{tmp_path}/photos'"):
+        open_dataset(tmp_path / "Photo")
     with pytest.raises(FileNotFoundError, match="got '/no/such/thing'; check the spelling"):
         open_dataset("/no/such/thing")
     np.save(tmp_path / "a.npy", pixels(2, 8, 8))
     with pytest.raises(FileNotFoundError, match=r"b\.npy must exist, got no such file; check the spelling"):
         open_dataset(f"{tmp_path}/a.npy,{tmp_path}/b.npy")
+
+
+def test_a_file_of_another_ending_is_suggested_and_the_nearest_of_several(tmp_path: Path) -> None:
+    for name in ("train.npy", "train.txt", "photos.txt"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(FileNotFoundError, match=rf"did you mean '{tmp_path}/train\.npy'"):
+        open_dataset(tmp_path / "train.npz")
+
+
+@pytest.mark.parametrize("asked", ["a.npz", "mine.npz", "birds", "nowhere.tar"])
+def test_nothing_is_suggested_where_nothing_is_close(tmp_path: Path, asked: str) -> None:
+    folder = tmp_path / "a-long-folder-that-all-of-these-paths-have-in-common"
+    for name in ("b.npz", "holiday.npz", "thesis.tar", "stuff"):
+        (folder / name).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="; check the spelling, or the folder you are in"):
+        open_dataset(folder / asked)
+
+
+def test_images_too_large_for_the_memory_are_refused_before_anything_is_allocated(tmp_path: Path) -> None:
+    too_large = (
+        r"must fit into memory, got {} images of 1 x {side} x {side} that need [\d,]+ GiB of [\d,]+; .*smaller image"
+    )
+    with pytest.raises(ValueError, match=too_large.format("10000", side=100_000)):
+        open_dataset(None, image_size=100_000)
+    with pytest.raises(ValueError, match=too_large.format("2", side=10**12)):
+        image_tensor(pixels(2, 8, 8), image_size=10**12)
+    for i in range(3):
+        write_png(tmp_path / "a" / f"{i}.png", pixels(8, 8))
+    with pytest.raises(ValueError, match=too_large.format("2", side=10**7)):
+        open_dataset(tmp_path / "a", image_size=10**7)
 
 
 def test_an_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ Shape suffixes: N images, C channels, H rows, W columns.
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 CHUNK = 1024
 MOST_CLASSES = 1_000_000
+LARGEST_EXACT = 2**53  # above it float64 has no fractions left, so that being whole says nothing
 
 
 def image_tensor(images: Any, *, image_size: int | None = None, name: str = "images") -> Tensor:
@@ -27,7 +31,7 @@ def image_tensor(images: Any, *, image_size: int | None = None, name: str = "ima
     given = _as_tensor(images, name)
     images_NCHW = _channels_first(given, name)
     if given.dtype != torch.uint8 and not given.is_floating_point():
-        raise TypeError(f"{name} must be uint8, or float in [0, 1], got {given.dtype}; call .astype('uint8') on it.")
+        raise TypeError(f"{name} must be uint8, or float in [0, 1], got {_how_to_convert(given.numpy())}")
     H, W = images_NCHW.shape[2:]
     side = min(H, W)
     top, left = (H - side) // 2, (W - side) // 2
@@ -35,10 +39,12 @@ def image_tensor(images: Any, *, image_size: int | None = None, name: str = "ima
     size = image_size or side
     if size == side and square.dtype == torch.uint8:
         return square
-    out = torch.empty(len(square), square.shape[1], size, size, dtype=torch.uint8)
+    shape_NCHW = (len(square), square.shape[1], size, size)
+    require_room(shape_NCHW, name)
+    out = torch.empty(shape_NCHW, dtype=torch.uint8)
     for start in range(0, len(square), CHUNK):  # in chunks: the float copy of everything may not fit
         chunk = square[start : start + CHUNK]
-        levels = chunk.float() if chunk.dtype == torch.uint8 else _from_unit_range(chunk.float(), name)
+        levels = chunk.float() if chunk.dtype == torch.uint8 else _from_unit_range(chunk, start, name)
         if size != side:
             levels = F.interpolate(levels, size=(size, size), mode="bilinear", antialias=True)
         out[start : start + CHUNK] = levels.round().clamp(0, 255).to(torch.uint8)
@@ -71,14 +77,56 @@ def _channels_first(images: Tensor, name: str) -> Tensor:
     return images
 
 
-def _from_unit_range(values: Tensor, name: str) -> Tensor:
-    low, high = values.min().item(), values.max().item()
-    if not (low >= 0 and high <= 1 + 1e-6):
+def _how_to_convert(images: NDArray[Any]) -> str:
+    """What integers these are, and what makes images of them; .astype('uint8') takes all modulo 256."""
+    low, high = int(images.min()), int(images.max())
+    if low < 0:
+        advice = "map them to float in [0, 1]."
+    elif high <= 1:
+        advice = "call .astype('float32') on them."
+    elif high <= 255:
+        advice = "call .astype('uint8') on them."
+    else:
+        advice = "divide first, say (a >> 8).astype('uint8') for 16 bits, or a / a.max() for float in [0, 1]."
+    return f"{images.dtype} from {low} to {high}; {advice}"
+
+
+def require_room(shape_NCHW: tuple[int, int, int, int], name: str) -> None:
+    """Refuse images that the machine cannot hold: as uint8, and a chunk of them as float to resize it."""
+    N, C, H, W = shape_NCHW
+    need = (N + 4 * min(N, CHUNK)) * C * H * W
+    if need > (installed := _memory_bytes()):
         raise ValueError(
-            f"{name} must be within [0, 1] if float, got [{low:g}, {high:g}]; "
-            "divide by the largest value or pass uint8."
+            f"{name} must fit into memory, got {N} images of {C} x {H} x {W} that need {need / 2**30:,.0f} GiB of "
+            f"{installed / 2**30:,.0f}; pass a smaller image size, or fewer images."
         )
-    return values * 255
+
+
+def _memory_bytes() -> float:
+    if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
+        return math.inf
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _from_unit_range(images: Tensor, first: int, name: str) -> Tensor:
+    """Levels from 0 to 255; `first` is the number of the first of these images."""
+    low, high = images.min().item(), images.max().item()
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"{name} must be finite, got {_first_not_finite(images.flatten(1), first)}")
+    if low < 0 or high > 1 + 1e-6:
+        way = "divide by the largest value" if low >= 0 else "subtract the lowest value, then divide by the largest,"
+        raise ValueError(f"{name} must be within [0, 1] if float, got [{low:g}, {high:g}]; {way} or pass uint8.")
+    return images.float() * 255
+
+
+def _first_not_finite(rows: Tensor, first: int) -> str:
+    bad = ~torch.isfinite(rows)
+    row = int(bad.any(dim=1).nonzero()[0])
+    kind = "NaN" if rows[row].isnan().any() else "Inf"
+    return (
+        f"{kind} in image {first + row}, in {int(bad[row].sum())} of its {rows.shape[1]} values; "
+        "mend or remove this image and its label."
+    )
 
 
 def float_rows(value: Any, name: str) -> Tensor:
@@ -95,6 +143,26 @@ def float_rows(value: Any, name: str) -> Tensor:
             f"first in row {int((~finite).nonzero()[0])}; remove these rows from both arrays."
         )
     return rows
+
+
+def label_array(labels: Any, name: str) -> NDArray[Any]:
+    """Labels as they are, but whole numbers stored as float become integers.
+
+    >>> label_array([0.0, 2.0], "images")
+    array([0, 2])
+    """
+    given = np.asarray(labels)
+    if given.dtype.kind != "f":
+        return given
+    whole = (np.trunc(given) == given) & (abs(given) <= LARGEST_EXACT)
+    if not whole.all():
+        where = tuple(np.argwhere(~whole)[0])
+        raise ValueError(
+            f"{name}: labels must be class numbers or names [N], or a table [N, classes] of 0 and 1, "
+            f"got {given[where]:g} in row {where[0] if where else 0}; pass one whole number per image, or for pairs of "
+            "arrays call them x and y."
+        )
+    return given.astype(np.int64)
 
 
 def class_numbers(labels: Any, classes: Sequence[str], name: str) -> tuple[Tensor, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flatclr.checks import require_count, require_number
 from flatclr.data import embedded, named
-from flatclr.data.arrays import MOST_CLASSES
+from flatclr.data.arrays import MOST_CLASSES, as_targets, label_array
 from flatclr.data.decoding import reason_of
 from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMES = (embedded.NAME, *named.NAMED)
+CLOSE = 0.7  # share of letters in common from which a name may be a misspelling of another
 
 
 def open_dataset(
@@ -50,8 +51,9 @@ def open_dataset(
             - a folder of images: one sub-folder per class, or no sub-folders (unlabelled); optionally in `train/` and
               `test/` or `val/`
             - a folder in the layout of a known dataset
-            - `.npz` with images and labels, or x and y, or train_images, train_labels, test_images, test_labels
-            - `.npy` images; `images.npy,labels.npy`; `x.npy,y.npy` for paired data
+            - `.npz` with images and labels, or train_images, train_labels, test_images, test_labels, or x and y, which
+              are paired data if y is float
+            - `.npy` images; `images.npy,labels.npy`; `x.npy,y.npy` for paired data if y is float
             - `.tar` shards (WebDataset: key.jpg beside key.cls): one, a folder or a pattern `shards/*.tar`
             - `hf:NAME` or `hf:NAME:SPLIT` from the Hugging Face hub
         data_dir: where named datasets stand or are put, before $FLATCLR_DATA and ./data.
@@ -129,7 +131,10 @@ def _open_path(text: str, image_size: int | None, split: _Split) -> Dataset:
         paths = [Path(part.strip()).expanduser() for part in text.split(",")]
         if len(paths) == 2 and all(part.suffix == ".npy" for part in paths):
             name = "+".join(part.stem for part in paths)
-            return _open_two_arrays(name, *(_load_npy(part) for part in paths), image_size=image_size, split=split)
+            first, second = map(_load_npy, paths)
+            if second.dtype.kind == "f" and not _words(name) & {"images", "labels"}:
+                return split.of(name, PairedArrays(first, second, name=name))
+            return split.of(name, ResidentImages.of(first, second, image_size=image_size, name=name))
         if path.suffix == ".tar" and (shards := sorted(path.parent.glob(path.name))):
             return _open_shards(path.parent.resolve().name, shards, image_size, split)
         raise FileNotFoundError(_absence(text, path))
@@ -146,10 +151,19 @@ def _open_path(text: str, image_size: int | None, split: _Split) -> Dataset:
 
 
 def _absence(text: str, path: Path) -> str:
-    beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(text, [*NAMES, *beside], n=1)
-    advice = f"did you mean {near[0]!r}?" if near else "check the spelling, or the folder you are in."
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = _nearest(path.name, [*beside, *(NAMES if text == path.name else ())])
+    advice = f"did you mean {str(path.parent / near)!r}?" if near else "check the spelling, or the folder you are in."
     return f"data must be an existing path, hf:NAME or one of {', '.join(NAMES)}, got {text!r}; {advice}"
+
+
+def _nearest(name: str, others: Iterable[str]) -> str | None:
+    """By stem, since an ending in common says nothing; the ending decides between equal ones."""
+    by_stem: dict[str, list[str]] = {}
+    for other in others:
+        by_stem.setdefault(Path(other).stem.casefold(), []).append(other)
+    near = difflib.get_close_matches(Path(name).stem.casefold(), by_stem, n=1, cutoff=CLOSE)
+    return difflib.get_close_matches(name, by_stem[near[0]], n=1, cutoff=0)[0] if near else None
 
 
 def _load_numpy(path: Path, take: Callable[[Any], T], advice: str) -> T:
@@ -189,9 +203,12 @@ def _open_npz(path: Path, image_size: int | None, split: _Split) -> Dataset:
     name = path.stem
     classes = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else ()
     if test_images is None:
-        return _open_two_arrays(name, images, labels, image_size=image_size, split=split, classes=classes)
+        named_x_and_y = images is arrays.get("x") and labels is arrays.get("y")
+        if named_x_and_y and labels is not None and labels.dtype.kind == "f":
+            return split.of(name, PairedArrays(images, labels, name=name))
+        return split.of(name, ResidentImages.of(images, labels, classes, image_size=image_size, name=name))
     if not classes and labels is not None and test_labels is not None:
-        classes = _common_classes(labels, test_labels)
+        classes = _common_classes(*(label_array(part, name) for part in (labels, test_labels)))
     train = ResidentImages.of(images, labels, classes, image_size=image_size, name=f"{name}/train")
     test = ResidentImages.of(test_images, test_labels, train.classes, image_size=train.image_size, name=f"{name}/test")
     if test.channels != train.channels:
@@ -202,6 +219,10 @@ def _open_npz(path: Path, image_size: int | None, split: _Split) -> Dataset:
     return Dataset(name, train, test)
 
 
+def _words(name: str) -> set[str]:
+    return set(re.split("[^a-z]+", name.lower()))
+
+
 def _first(arrays: Mapping[str, Array], keys: Iterable[str]) -> Array | None:
     return next((arrays[key] for key in keys if key in arrays), None)
 
@@ -209,23 +230,10 @@ def _first(arrays: Mapping[str, Array], keys: Iterable[str]) -> Array | None:
 def _common_classes(*labels: Array) -> tuple[str, ...]:
     if all(part.dtype.kind in "US" for part in labels):
         return tuple(np.unique(np.concatenate([part.astype(str).ravel() for part in labels])).tolist())
+    if any(as_targets(part) is not None for part in labels):  # their columns are the classes
+        return ()
     highest = max((int(part.max()) for part in labels if part.size and part.dtype.kind in "iu"), default=-1)
     return tuple(str(i) for i in range(min(highest + 1, MOST_CLASSES)))
-
-
-def _open_two_arrays(
-    name: str,
-    first: Array,
-    second: Array | None,
-    *,
-    image_size: int | None,
-    split: _Split,
-    classes: Sequence[str] = (),
-) -> Dataset:
-    """Images with labels if the second array is of class numbers or names, else pairs."""
-    if second is not None and second.dtype.kind == "f":
-        return split.of(name, PairedArrays(first, second, name=name))
-    return split.of(name, ResidentImages.of(first, second, classes, image_size=image_size, name=name))
 
 
 TRAIN_FOLDER = "train"
@@ -322,7 +330,7 @@ def _labelled_files(by_folder: Mapping[str, list[Path]], folder: Path, *, one_cl
 
 
 def _open_shards(name: str, shards: Sequence[Path], image_size: int | None, split: _Split) -> Dataset:
-    test_shards = [shard for shard in shards if set(re.split("[^a-z]+", shard.stem.lower())) & set(TEST_FOLDERS)]
+    test_shards = [shard for shard in shards if _words(shard.stem) & set(TEST_FOLDERS)]
     train_shards = [shard for shard in shards if shard not in test_shards] or shards
     train = _shard_files(train_shards)
     test = _shard_files(test_shards) if test_shards and train_shards is not shards else None

@@ -30,6 +30,8 @@ from flatclr.data.arrays import (
     content_hash,
     float_rows,
     image_tensor,
+    label_array,
+    require_room,
     rows_of,
 )
 from flatclr.data.decoding import JOB, Decoders, Place, available_cores, reason_of
@@ -38,6 +40,7 @@ from flatclr.data.named import Progress
 LARGEST_DEFAULT_SIZE = 224  # photographs are brought to this unless the user names a size
 HEADERS_CHECKED = 100_000  # of more files, this many evenly spaced ones
 MOST_WORKERS = 16  # unless the user names more
+SMALLEST_BATCH = 2  # images: what must fit into memory at least
 PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
 
 
@@ -111,6 +114,7 @@ class ResidentImages:
         Without `image_size` the shorter side decides; the centre is kept. Labels may also be a table [N, classes] of
         0 and 1 for images of several classes: they become `targets`.
         """
+        labels = None if labels is None else label_array(labels, name)
         targets = as_targets(labels)
         labels = labels if targets is None else None
         numbers, names = (None, tuple(classes)) if labels is None else class_numbers(labels, classes, name)
@@ -251,12 +255,15 @@ class FileImages:
             first = f"; the first is {self.skipped[0][0]}: {self.skipped[0][1]}" if self.skipped else ""
             raise ValueError(f"{name} must hold readable images, got 0 of {len(blobs)}{first}; check the files.")
         kept = [i for i in range(len(blobs)) if i not in unreadable]
+        size = image_size or min(int(np.median([h.shorter_side for h in readable])), LARGEST_DEFAULT_SIZE)
+        channels = channels or (1 if all(h.gray for h in readable) else 3)
+        require_room((min(len(kept), SMALLEST_BATCH), channels, size, size), name)
         self._set(
             [blobs[i] for i in kept],
             rows_of(numbers, torch.tensor(kept)),
             names,
-            image_size=image_size or min(int(np.median([h.shorter_side for h in readable])), LARGEST_DEFAULT_SIZE),
-            channels=channels or (1 if all(h.gray for h in readable) else 3),
+            image_size=size,
+            channels=channels,
             name=name,
             decoders=Decoders(workers, processes=_by_processes(blobs)),
         )

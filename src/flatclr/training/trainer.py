@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from flatclr.data.loading import Batch, BatchPlan, Loader
 from flatclr.data.opening import open_dataset
-from flatclr.data.sources import Dataset, PairedArrays
+from flatclr.data.sources import Dataset, PairedArrays, SkippedImagesWarning
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.files import json_ready
 from flatclr.models.encoders import AdaptedEncoder, Encoder, Normalisation
@@ -81,10 +82,13 @@ class Trainer:
             require_wandb()
         self.ranks = ranks_sharing_a_batch(gather=True)
         self.device = find_device(config.device)
-        opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SkippedImagesWarning)  # `_say_what_to_know` says it
+            opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
+            self.source = trainable(opened.train, config)
+            test = None if opened.test is None else trainable(opened.test, config)
         self.original = opened.train
-        self.source = trainable(opened.train, config)
-        test = None if opened.test is None else trainable(opened.test, config)
+        self.skipped = [skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ())]
         self.data = replace(opened, train=self.source, test=test)
         if config.batch_size % self.ranks.size:
             raise ValueError(
@@ -277,9 +281,10 @@ class Trainer:
         )
 
     def _say_what_to_know(self) -> None:
-        skipped = len(getattr(self.original, "skipped", ()))
-        if skipped:
-            self._emit("warning", {"step": self.step, "message": f"{skipped} images are unreadable and left out."})
+        if self.skipped:
+            path, reason = self.skipped[0]
+            message = f"{len(self.skipped)} images are unreadable and left out, the first {path}: {reason}."
+            self._emit("warning", {"step": self.step, "message": message})
         own_samples = self.config.batch_size // self.ranks.size
         cut = self.config.micro_batch is not None and self.config.micro_batch < own_samples
         if cut and mixes_samples(self.train_step.network):
