@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -58,6 +59,15 @@ def test_an_ess_target_takes_the_place_of_a_recipes_temperature() -> None:
     assert (changed.ess_target, changed.temperature) == (0.3, None)
     assert build_objective(changed).scale.control.target == 0.3  # type: ignore[union-attr]
     assert RECIPES["cifar10-infonce"]().changed(ess_target=None).temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("objective", "bounds"),
+    [("flatnce", (1.0, 10.0, 100.0)), ("rpc", (0.1 / 128, 1 / 128, 10 / 128)), ("fmicl", (1.0, 10.0, 100.0))],
+)
+def test_control_begins_at_the_objectives_own_temperature(objective: str, bounds: tuple[float, ...]) -> None:
+    control = build_objective(TrainConfig(objective=objective)).scale.control  # type: ignore[union-attr]
+    assert (control.minimum, control.inverse_temperature.item(), control.maximum) == pytest.approx(bounds)
 
 
 @pytest.mark.parametrize(
@@ -212,3 +222,16 @@ def test_unreadable_images_are_said_once_and_the_first_is_named(
         next(message for message in heard if re.search(r"^1 images are unreadable .* the first .*07\.png: ", message))
     ]
     assert not recwarn.list
+
+
+def test_a_run_on_a_relative_path_is_resumed_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    np.save("images.npy", np.random.default_rng(0).integers(0, 256, (40, 12, 12), dtype=np.uint8))
+    run = train(config(Path("run"), 6, data="images.npy")).path.absolute()
+    (run / "checkpoint" / "step-000000006.pt").unlink()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert train(TrainConfig(), resume=run).steps == 6
+    assert RunDirectory(run).config()["data"] == str(tmp_path / "images.npy")

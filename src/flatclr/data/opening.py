@@ -85,6 +85,18 @@ def open_dataset(
     return dataset
 
 
+def from_anywhere(spec: str | None) -> str | None:
+    """What names the same data in every folder: paths become absolute, names stay.
+
+    >>> from_anywhere("cifar10"), from_anywhere("/tmp/x.npy, /tmp/y.npy")
+    ('cifar10', '/tmp/x.npy,/tmp/y.npy')
+    """
+    if spec is None or spec in NAMES or spec.startswith("hf:"):
+        return spec
+    parts = [spec] if Path(spec).expanduser().exists() else spec.split(",")
+    return ",".join(str(Path(part.strip()).expanduser().absolute()) for part in parts)
+
+
 def fashion_mnist_small(*, image_size: int | None = None) -> Dataset:
     """The embedded subset of Fashion-MNIST: 10,000 training and 2,000 test images, balanced over its 10 classes."""
     return _from_splits(embedded.NAME, embedded.read_embedded(), image_size)

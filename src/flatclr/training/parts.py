@@ -45,10 +45,18 @@ def build_objective(config: TrainConfig, *, paired: bool = False) -> Objective:
         if config.temperature is not None:
             options["temperature"] = config.temperature
         elif config.ess_targets:
-            options["temperature"] = EssControl(target=config.ess_targets[0][1])
+            options["temperature"] = _control(kind, config.ess_targets[0][1])
     elif config.temperature is not None:
         raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
     return kind(**options)
+
+
+def _control(kind: type[Objective], target: float) -> EssControl:
+    """It begins at the objective's own temperature, and keeps within a factor of ten of it."""
+    own = inspect.signature(kind.__init__).parameters["temperature"].default
+    if not isinstance(own, float):
+        return EssControl(target)
+    return EssControl(target, initial=1 / own, minimum=0.1 / own, maximum=10 / own)
 
 
 def scheduled_target(targets: Sequence[tuple[float, float]], epoch: float) -> float:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from flatclr.data.loading import Batch, BatchPlan, Loader
-from flatclr.data.opening import open_dataset
+from flatclr.data.opening import from_anywhere, open_dataset
 from flatclr.data.sources import Dataset, PairedArrays, SkippedImagesWarning
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.files import json_ready
@@ -454,6 +454,8 @@ def train(
         else:
             if encoder is not None:
                 config = config.changed(encoder=OWN)
+            # the run may be resumed and evaluated from another folder
+            config = config.changed(data=from_anywhere(config.data), data_dir=from_anywhere(config.data_dir))
             # everything is checked before a directory is made
             trainer = Trainer(config, None, data=data, encoder=encoder, on_event=on_event)
             if trainer.ranks.rank == 0:
