@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import flatclr
+from flatclr.data.views import apply_views, draw_views, no_augmentation
 from flatclr.models import (
     ENCODERS,
     Encoder,
@@ -377,3 +378,15 @@ def test_files_without_weights_are_refused_in_one_line(tmp_path: Path) -> None:
         assert one_line(e)
     with pytest.raises(FileNotFoundError, match=r"weights must be a file, got .*gone\.pt"):
         load_weights(trained(), tmp_path / "gone.pt")
+
+
+def test_a_loaded_encoder_normalises_images_as_evaluation_does() -> None:
+    images = torch.randint(256, (3, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    how = Normalisation((0.1, 0.2, 0.3), (0.5, 0.25, 0.2))
+    views = no_augmentation(mean=how.mean, std=how.std)
+    drawn = draw_views(views, 3, height=8, width=8, generator=torch.Generator())
+    torch.testing.assert_close(how(images), apply_views(images, drawn, views))
+    torch.testing.assert_close(how(images.double() / 255).float(), how(images))
+    for wrong in (images[:, :1], images[0]):
+        with pytest.raises(ValueError, match=r"images must have shape \[N, 3, H, W\], got .*; pass a batch"):
+            how(wrong)

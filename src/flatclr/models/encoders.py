@@ -44,10 +44,25 @@ class EncoderSpec:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What was subtracted from and divided out of every channel of the images an encoder saw."""
+    """What was subtracted from and divided out of every channel of the images an encoder saw.
+
+    >>> Normalisation((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    tensor([[[[-2.,  2.]]]])
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images [N, C, H, W], uint8 or floating point in [0, 1], as the encoder takes them."""
+        if images.dim() != 4 or images.shape[1] != len(self.mean):
+            raise ValueError(
+                f"images must have shape [N, {len(self.mean)}, H, W], got {list(images.shape)}; "
+                "pass a batch of images with the channels of the training images."
+            )
+        levels = images.float() / 255 if images.dtype == torch.uint8 else images
+        mean, std = (levels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (levels - mean) / std
 
 
 class Encoder(nn.Module):

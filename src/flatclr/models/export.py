@@ -153,7 +153,7 @@ def model_card(encoder: nn.Module, about: Mapping[str, Any], results: str, sha25
         "```python",
         "import flatclr",
         "",
-        'encoder = flatclr.load_encoder("path/to/this/folder")  # takes images normalised by encoder.normalisation',
+        'encoder = flatclr.load_encoder("path/to/this/folder")  # features = encoder(encoder.normalisation(images))',
         "```",
         "",
         f"Image normalisation: {_normalisation(encoder)}. Weights: sha256 {sha256}.",
