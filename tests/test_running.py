@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import flatclr
@@ -177,6 +177,7 @@ def test_settings_of_the_wrong_kind_are_shown(settings: dict[str, Any], message:
         ({"config": {"steps": 3}}, "config must be a TrainConfig, got dict; pass"),
         ({"data": torch.zeros(4, 1, 8, 8)}, "data must be a Dataset, got Tensor; pass"),
         ({"encoder": nn.Linear}, "encoder must be a torch.nn.Module, got type; pass an instance"),
+        ({"objective": "flatnce"}, "objective must be a flatclr.Objective, got str; name one"),
         ({"on_event": print}, r"on_event must be a list of functions, got .*; pass \[f\]"),
         ({"on_event": [3]}, r"on_event must be a list of functions, got \[3\]; pass"),
     ],
@@ -235,3 +236,27 @@ def test_a_run_on_a_relative_path_is_resumed_from_another_folder(
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert train(TrainConfig(), resume=run).steps == 6
     assert RunDirectory(run).config()["data"] == str(tmp_path / "images.npy")
+
+
+class Margin(flatclr.Objective):
+    """The gap of every anchor, as far as it is above a margin."""
+
+    def loss(self, pairs: flatclr.PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, flatclr.ContrastStats]:
+        stats = flatclr.stats_of(pairs, inverse_temperature)
+        return (stats.gap + 1).relu().mean(), stats
+
+
+def test_an_objective_of_ones_own_trains_and_resumes(tmp_path: Path) -> None:
+    whole = train(config(tmp_path / "whole", 6), objective=Margin(temperature=0.2)).path
+    run = train(config(tmp_path / "run", 6), objective=Margin(temperature=0.2)).path
+    (run / "checkpoint" / "step-000000006.pt").unlink()
+    settings = RunDirectory(run).config()
+    assert (settings["objective"], settings["ess_target"], settings["temperature"]) == ("own", None, None)
+    with pytest.raises(ValueError, match=r"objective must be passed where it is one of your own, got none; call"):
+        train(TrainConfig(), resume=run)
+    train(TrainConfig(), resume=run, objective=Margin(temperature=0.2))
+    weights = [flatclr.load_network(path).state_dict() for path in (whole, run)]
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="objective must be passed where it is one of your own"):
+        train(config(tmp_path / "none", 2, objective="own"))
+    assert not (tmp_path / "none").exists()

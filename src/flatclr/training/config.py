@@ -15,6 +15,9 @@ from flatclr.pairing import PAIRINGS
 PRECISIONS = ("fp32", "bf16", "fp16")
 
 
+OWN = "own"  # an encoder, or an objective, that came from Python
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Every setting of a run. `batch_size` counts images of the global batch; each gives two views."""
@@ -70,7 +73,8 @@ class TrainConfig:
     wandb: str | None = None  # project to log to with Weights & Biases, besides TensorBoard
 
     def __post_init__(self) -> None:
-        require_one_of("objective", self.objective, OBJECTIVES)
+        if self.objective != OWN:
+            require_one_of("objective", self.objective, OBJECTIVES)
         require_one_of("optimizer", self.optimizer, OPTIMIZERS)
         require_one_of("lr_scaling", self.lr_scaling, SCALING_RULES)
         require_one_of("precision", self.precision, PRECISIONS)

@@ -20,14 +20,18 @@ from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
 from flatclr.runs import new_directory
-from flatclr.training.config import TrainConfig
+from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.networks import Network, TwoTowers, device_of, features_of
 
-OWN = "own"  # in the config of a run whose encoder came from Python
 
-
-def build_objective(config: TrainConfig, *, paired: bool = False) -> Objective:
-    """The objective a config names; ESS control unless a temperature is given or the objective has none."""
+def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective | None = None) -> Objective:
+    """The user's own, or the one a config names: with ESS control unless a temperature is given or it has none."""
+    if own is not None:
+        return own
+    if config.objective == OWN:
+        raise ValueError(
+            "objective must be passed where it is one of your own, got none; call flatclr.train(..., objective=...)."
+        )
     kind = OBJECTIVES[config.objective]
     options: dict[str, Any] = {"gather": True, **config.objective_options}
     if "temperature" in options:

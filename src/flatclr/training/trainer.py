@@ -24,10 +24,11 @@ from flatclr.files import json_ready
 from flatclr.models.encoders import AdaptedEncoder, Encoder, Normalisation
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import save_encoder
+from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_rate, warmup_cosine
 from flatclr.runs import RunDirectory
 from flatclr.training.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
-from flatclr.training.config import TrainConfig
+from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.instruments import gradient_snr, step_metrics
@@ -36,7 +37,6 @@ from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
 from flatclr.training.networks import mixes_samples
 from flatclr.training.pace import Pace
 from flatclr.training.parts import (
-    OWN,
     build_network,
     build_objective,
     build_views,
@@ -74,6 +74,7 @@ class Trainer:
         *,
         data: Dataset | None = None,
         encoder: nn.Module | None = None,
+        objective: Objective | None = None,
         on_event: Sequence[Event] = (),
     ) -> None:
         self.config, self.run, self.on_event = config, run, on_event
@@ -105,7 +106,7 @@ class Trainer:
         self.normalisation: Normalisation | None = None
         inputs, self.quality = self._build_inputs(encoder)
         torch.manual_seed(config.seed)
-        self.train_step = self._build_step(inputs, encoder)
+        self.train_step = self._build_step(inputs, encoder, objective)
         self._require_reachable_targets()
         self.step, self.alarms_seen = 0, {"beta_clamped": 0, "collapsed": 0}
         self.last_evaluation: dict[str, Any] = {}
@@ -145,7 +146,7 @@ class Trainer:
         inputs = ImageViews(views, size, config.batch_size, config.seed, self.ranks, dtype)
         return inputs, ImageQuality(self.data, self.source, views, size, *common)
 
-    def _build_step(self, inputs: Inputs, encoder: nn.Module | None) -> TrainStep:
+    def _build_step(self, inputs: Inputs, encoder: nn.Module | None, own: Objective | None) -> TrainStep:
         config = self.config
         if config.momentum is not None and isinstance(self.source, PairedArrays):
             raise ValueError(
@@ -160,7 +161,8 @@ class Trainer:
             if self.device.type == "cuda":
                 network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
             network = nn.parallel.DistributedDataParallel(network)
-        objective = build_objective(config, paired=isinstance(self.source, PairedArrays)).to(self.device)
+        paired = isinstance(self.source, PairedArrays)
+        objective = build_objective(config, paired=paired, own=own).to(self.device)
         optimizer = build_optimizer(
             config.optimizer,
             [network, objective],
@@ -429,6 +431,7 @@ def train(
     resume: str | Path | None = None,
     data: Dataset | None = None,
     encoder: nn.Module | None = None,
+    objective: Objective | None = None,
     on_event: Sequence[Event] = (),
 ) -> RunResult:
     """Run a config from its start, or go on with the run in `resume` (whose own config then counts).
@@ -436,16 +439,19 @@ def train(
     Args:
         data: a dataset of your own instead of the one `config.data` names.
         encoder: a module of your own from images [N, C, S, S] to features [N, d] instead of `config.encoder`.
+        objective: one of your own instead of `config.objective`, with its own temperature or ESS control; for several
+            processes it must have been made with gather=True.
         on_event: called as f(trainer, row) with every row of metrics and every other event; row["kind"] is "start",
             "log", "evaluation", "checkpoint", "warning" or "end".
     """
-    _require_arguments(config, data, encoder, on_event)
+    _require_arguments(config, data, encoder, objective, on_event)
+    own: dict[str, Any] = {"data": data, "encoder": encoder, "objective": objective, "on_event": on_event}
     with ExitStack() as held:
         if resume is not None:
             run = RunDirectory.open(Path(resume))
             if ranks_sharing_a_batch(gather=True).rank == 0:
                 held.enter_context(run.kept_to_oneself())
-            trainer = Trainer(TrainConfig.from_dict(run.config()), run, data=data, encoder=encoder, on_event=on_event)
+            trainer = Trainer(TrainConfig.from_dict(run.config()), run, **own)
             for problem in trainer.restore():
                 trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
             if differences := run.differences():
@@ -454,10 +460,12 @@ def train(
         else:
             if encoder is not None:
                 config = config.changed(encoder=OWN)
+            if objective is not None:
+                config = config.changed(objective=OWN, ess_target=None, temperature=None)
             # the run may be resumed and evaluated from another folder
             config = config.changed(data=from_anywhere(config.data), data_dir=from_anywhere(config.data_dir))
             # everything is checked before a directory is made
-            trainer = Trainer(config, None, data=data, encoder=encoder, on_event=on_event)
+            trainer = Trainer(config, None, **own)
             if trainer.ranks.rank == 0:
                 trainer.run = RunDirectory.create(output_path(config, trainer.data), config.to_dict())
                 held.enter_context(trainer.run.kept_to_oneself())
@@ -465,7 +473,7 @@ def train(
         return trainer.fit()
 
 
-def _require_arguments(config: Any, data: Any, encoder: Any, on_event: Any) -> None:
+def _require_arguments(config: Any, data: Any, encoder: Any, objective: Any, on_event: Any) -> None:
     if not isinstance(config, TrainConfig):
         raise TypeError(f"config must be a TrainConfig, got {type(config).__name__}; pass TrainConfig(steps=100).")
     if data is not None and not isinstance(data, Dataset):
@@ -474,6 +482,11 @@ def _require_arguments(config: Any, data: Any, encoder: Any, on_event: Any) -> N
         )
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(f"encoder must be a torch.nn.Module, got {type(encoder).__name__}; pass an instance of one.")
+    if objective is not None and not isinstance(objective, Objective):
+        raise TypeError(
+            f"objective must be a flatclr.Objective, got {type(objective).__name__}; name one of the package in "
+            "TrainConfig(objective=...), or pass an instance of a subclass."
+        )
     if callable(on_event) or not all(map(callable, on_event)):
         raise TypeError(f"on_event must be a list of functions, got {on_event!r}; pass [f].")
 
