@@ -719,7 +719,7 @@ def test_views_replay_inside_a_cuda_graph_with_new_parameters() -> None:
     [
         ({"flip_probability": 1.5}, ValueError, r"flip_probability must be within \[0, 1\], got 1.5; 0 turns"),
         ({"jitter_probability": -0.1}, ValueError, r"jitter_probability must be within \[0, 1\], got -0.1; 0 turns"),
-        ({"blur_probability": "half"}, TypeError, r"blur_probability must be a finite number, got str; 0 turns"),
+        ({"blur_probability": "half"}, TypeError, r"blur_probability must be a finite number, got 'half'; 0 turns"),
         (
             {"solarize_probability": math.nan},
             ValueError,
@@ -739,7 +739,7 @@ def test_views_replay_inside_a_cuda_graph_with_new_parameters() -> None:
         ),
         ({"blur_sigma": (0.1,)}, TypeError, r"blur_sigma must be a pair \(low, high\), got \(0.1,\); pass two numbers"),
         ({"brightness": -0.4}, ValueError, r"brightness must be >= 0, got -0.4; 0 turns it off"),
-        ({"contrast": True}, TypeError, r"contrast must be a finite number, got bool; 0 turns it off"),
+        ({"contrast": True}, TypeError, r"contrast must be a finite number, got True; 0 turns it off"),
         ({"hue": 0.6}, ValueError, r"hue must be within \[0, 0.5\], got 0.6; it is in turns"),
         (
             {"solarize_threshold": 128},

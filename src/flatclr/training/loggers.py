@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,9 @@ class TensorBoardLog:
     def __init__(self, path: Path, *, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        # files are read in the order of their names, which begin with the second
+        while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
+            time.sleep(0.05)
         # a resumed run writes again what came after its checkpoint
         self.writer = SummaryWriter(str(path), purge_step=step + 1 if step else None)
 
