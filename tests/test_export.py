@@ -196,3 +196,14 @@ def test_the_command_answers_bad_input_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_new_repository_with_hidden_files_takes_an_export_and_its_card_says_how_to_use_it(tmp_path: Path) -> None:
+    folder = tmp_path / "hub"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".gitattributes").touch()
+    encoder = build_encoder("cnn", channels=1, image_size=8, width=8)
+    assert "features = encoder(images)\n" in (export_folder(encoder, folder) / "README.md").read_text()
+    encoder.normalisation = Normalisation((0.5,), (0.5,))
+    card = (export_folder(encoder, folder) / "README.md").read_text()
+    assert "features = encoder(encoder.normalisation(images))\n" in card

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -19,6 +20,8 @@ import flatclr
 from flatclr.cli import train as cli_train
 from flatclr.cli.display import JsonLines, LiveDisplay
 from flatclr.cli.main import app
+from flatclr.data.opening import from_anywhere
+from flatclr.data.sources import SkippedImagesWarning
 from flatclr.runs import RunDirectory
 from flatclr.training.config import RECIPES, TrainConfig
 from flatclr.training.parts import build_objective
@@ -260,3 +263,88 @@ def test_an_objective_of_ones_own_trains_and_resumes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="objective must be passed where it is one of your own"):
         train(config(tmp_path / "none", 2, objective="own"))
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("reason", [errno.EBADF, errno.ENOSYS, errno.ENOLCK], ids=errno.errorcode.get)
+def test_a_file_system_without_holds_does_not_keep_a_run_from_starting(
+    reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(reason, "no holds here")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert train(config(tmp_path / "run", 2)).steps == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"pairing": "one_way"}, {}, "must have pairing='one_way' as the config, got 'two_view'; make it with that"),
+        ({"negatives_per_anchor": 3}, {}, "negatives_per_anchor must be left to your own objective, got 3; pass it"),
+        ({"objective_options": {"value": "paper"}}, {}, "objective_options must be left to your own objective"),
+        ({"data": "pairs.npz", "encoder": "auto"}, {}, "must have pairing='cross' for paired data, got 'two_view'"),
+        ({"data": "pairs.npz", "encoder": "auto"}, {"pairing": "cross"}, None),
+    ],
+    ids=str,
+)
+def test_what_a_config_says_of_the_objective_must_agree_with_ones_own(
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    message: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("pairs.npz", x=np.random.rand(40, 3).astype("f"), y=np.random.rand(40, 2).astype("f"))
+    given = config(tmp_path / "run", 2, **settings, **({"encoder_options": {}} if "data" in settings else {}))
+    if message is None:
+        train(given, objective=flatclr.FlatNCE(**options))
+        return
+    with pytest.raises(ValueError, match=message):
+        train(given, objective=flatclr.FlatNCE(**options))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("own", ["objective", "encoder"])
+def test_a_run_of_this_package_is_not_resumed_with_ones_own(own: str, tmp_path: Path) -> None:
+    run = train(config(tmp_path / "run", 4)).path
+    mine = {"objective": flatclr.InfoNCE(0.5), "encoder": nn.Flatten()}
+    with pytest.raises(ValueError, match=rf"{own} must be that of the run, '\w+', got one of your own; leave it out"):
+        train(TrainConfig(), resume=run, **{own: mine[own]})
+
+
+@pytest.mark.parametrize(("ess_target", "expected"), [(None, 0.2), (0.3, None)])
+def test_a_temperature_among_the_options_of_an_earlier_run_is_understood(
+    ess_target: float | None, expected: float | None
+) -> None:
+    settings = {"objective_options": {"temperature": 0.2, "value": "paper"}, "ess_target": ess_target}
+    read = TrainConfig.from_dict(settings)
+    assert (read.temperature, dict(read.objective_options)) == (expected, {"value": "paper"})
+    build_objective(read)
+
+
+def test_unreadable_images_are_warned_of_where_nobody_listens(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for i in range(24):
+        Image.new("L", (12, 12), 10 * i).save(tmp_path / "images" / f"{i:02d}.png")
+    (tmp_path / "images" / "07.png").write_bytes(b"no image")
+    with pytest.warns(SkippedImagesWarning):
+        train(config(tmp_path / "run", 2, data=tmp_path / "images"))
+
+
+def test_paths_are_made_absolute_only_where_they_lead_somewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.npy", "y.npy", "a.tar", "with,comma"):
+        (tmp_path / name).touch()
+    for given, expected in {
+        "x.npy, y.npy": f"{tmp_path}/x.npy,{tmp_path}/y.npy",
+        "*.tar": f"{tmp_path}/*.tar",
+        "with,comma": f"{tmp_path}/with,comma",
+        "cifar1": "cifar1",
+        "hf:mnist": "hf:mnist",
+    }.items():
+        assert from_anywhere(given) == expected
+    with pytest.raises(FileNotFoundError, match="did you mean 'cifar10'"):
+        train(config(tmp_path / "run", 2, data="cifar1"))

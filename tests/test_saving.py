@@ -390,3 +390,7 @@ def test_a_loaded_encoder_normalises_images_as_evaluation_does() -> None:
     for wrong in (images[:, :1], images[0]):
         with pytest.raises(ValueError, match=r"images must have shape \[N, 3, H, W\], got .*; pass a batch"):
             how(wrong)
+    with pytest.raises(
+        TypeError, match=r"images must be uint8, or floating point in \[0, 1\], got torch.int64; convert"
+    ):
+        how(images.long())

@@ -1200,3 +1200,22 @@ def test_the_embedded_set_has_no_image_in_both_parts() -> None:
 
 def test_the_embedded_set_comes_in_other_sizes() -> None:
     assert open_dataset("fashion-mnist-small", image_size=32).train.image_size == 32  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("names", "second", "paired"),
+    [
+        (("images", "captions"), [[0.5, 1.5]] * 30, True),
+        (("images", "labels"), [1.0, 0.0] * 15, False),
+        (("images", "classes"), [1.0, 0.0] * 15, False),
+        (("x", "y"), [1.0, 0.0] * 15, True),
+    ],
+)
+def test_arrays_named_for_images_have_labels_only_where_they_can_be(
+    names: tuple[str, str], second: list[Any], paired: bool, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{name}.npy" for name in names]
+    np.save(paths[0], np.random.default_rng(0).random((30, 3, 8, 8), dtype=np.float32))
+    np.save(paths[1], np.array(second, dtype=np.float32))
+    opened = open_dataset(",".join(map(str, paths)))
+    assert isinstance(opened.train, PairedArrays) == paired

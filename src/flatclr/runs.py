@@ -22,6 +22,7 @@ import yaml
 from flatclr.files import read_json_lines, replace_files
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class RunDirectory:
     @contextmanager
     def kept_to_oneself(self) -> Iterator[None]:
         """One process at a time writes here; the system lets go of a killed one's hold."""
-        with (self.path / CONFIG).open() as file:
+        with (self.path / LOCK).open("a") as file:
             if not _hold(file):
                 raise ValueError(
                     f"a run must be written by one process at a time, got {self.path}, where one is at work; wait for "
@@ -123,6 +124,8 @@ def _hold(file: IO[str]) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:  # some network file systems know no holds
+        return True
     return True
 
 

@@ -92,7 +92,7 @@ class LiveDisplay:
 def _how_to_go_on(run: RunDirectory) -> str:
     steps = sorted(int(path.stem.removeprefix("step-")) for path in run.checkpoints.glob("step-*.pt"))
     if not steps:
-        return f"interrupted before the first checkpoint; start again with another --out than {run.path}"
+        return f"interrupted before the first checkpoint; begin anew with: flatclr train --resume {run.path}"
     return f"interrupted; from the checkpoint of step {steps[-1]} go on with: flatclr train --resume {run.path}"
 
 

@@ -86,15 +86,18 @@ def open_dataset(
 
 
 def from_anywhere(spec: str | None) -> str | None:
-    """What names the same data in every folder: paths become absolute, names stay.
+    """What names the same data in every folder: paths that lead somewhere become absolute, all else stays.
 
-    >>> from_anywhere("cifar10"), from_anywhere("/tmp/x.npy, /tmp/y.npy")
-    ('cifar10', '/tmp/x.npy,/tmp/y.npy')
+    >>> from_anywhere("cifar10"), from_anywhere("no-such-folder")
+    ('cifar10', 'no-such-folder')
     """
     if spec is None or spec in NAMES or spec.startswith("hf:"):
         return spec
-    parts = [spec] if Path(spec).expanduser().exists() else spec.split(",")
-    return ",".join(str(Path(part.strip()).expanduser().absolute()) for part in parts)
+    whole = Path(spec).expanduser()
+    parts = [whole] if whole.exists() else [Path(part.strip()).expanduser() for part in spec.split(",")]
+    if all(part.exists() or any(part.parent.glob(part.name)) for part in parts):
+        return ",".join(str(part.absolute()) for part in parts)
+    return spec
 
 
 def fashion_mnist_small(*, image_size: int | None = None) -> Dataset:
@@ -144,7 +147,7 @@ def _open_path(text: str, image_size: int | None, split: _Split) -> Dataset:
         if len(paths) == 2 and all(part.suffix == ".npy" for part in paths):
             name = "+".join(part.stem for part in paths)
             first, second = map(_load_npy, paths)
-            if second.dtype.kind == "f" and not _words(name) & {"images", "labels"}:
+            if second.dtype.kind == "f" and not _are_labels(second, *paths):
                 return split.of(name, PairedArrays(first, second, name=name))
             return split.of(name, ResidentImages.of(first, second, image_size=image_size, name=name))
         if path.suffix == ".tar" and (shards := sorted(path.parent.glob(path.name))):
@@ -229,6 +232,13 @@ def _open_npz(path: Path, image_size: int | None, split: _Split) -> Dataset:
             f"{train.channels}; convert one of them."
         )
     return Dataset(name, train, test)
+
+
+def _are_labels(numbers: Array, first: Path, second: Path) -> bool:
+    """By the name of their file, or by that of the images where they can be class numbers."""
+    if "labels" in _words(second.stem):
+        return True
+    return "images" in _words(first.stem) and bool((np.trunc(numbers) == numbers).all())
 
 
 def _words(name: str) -> set[str]:

@@ -60,6 +60,8 @@ class Normalisation:
                 f"images must have shape [N, {len(self.mean)}, H, W], got {list(images.shape)}; "
                 "pass a batch of images with the channels of the training images."
             )
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise TypeError(f"images must be uint8, or floating point in [0, 1], got {images.dtype}; convert them.")
         levels = images.float() / 255 if images.dtype == torch.uint8 else images
         mean, std = (levels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return (levels - mean) / std

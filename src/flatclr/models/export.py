@@ -113,10 +113,15 @@ def require_file_target(path: str | Path) -> None:
 
 
 def require_export_target(folder: str | Path) -> None:
-    """A folder that is absent, empty or a former export, so that no README.md and config.json of others are lost."""
+    """A folder that is absent, empty or a former export, so that no README.md and config.json of others are lost.
+
+    Hidden files do no harm: a new repository of the hub has some.
+    """
     target = Path(folder)
-    if target.is_dir() and (not any(target.iterdir()) or is_encoder_document(target / FOLDER_DOCUMENT)):
-        return
+    if target.is_dir():
+        others = [entry for entry in target.iterdir() if not entry.name.startswith(".")]
+        if not others or is_encoder_document(target / FOLDER_DOCUMENT):
+            return
     if target.exists():
         kind = "a folder with other files" if target.is_dir() else "a file"
         raise FileExistsError(
@@ -153,7 +158,8 @@ def model_card(encoder: nn.Module, about: Mapping[str, Any], results: str, sha25
         "```python",
         "import flatclr",
         "",
-        'encoder = flatclr.load_encoder("path/to/this/folder")  # features = encoder(encoder.normalisation(images))',
+        'encoder = flatclr.load_encoder("path/to/this/folder")',
+        f"features = encoder({_use(encoder)})",
         "```",
         "",
         f"Image normalisation: {_normalisation(encoder)}. Weights: sha256 {sha256}.",
@@ -171,6 +177,10 @@ def _measured(measured: Any) -> str:
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _use(encoder: nn.Module) -> str:
+    return "images" if getattr(encoder, "normalisation", None) is None else "encoder.normalisation(images)"
 
 
 def _normalisation(encoder: nn.Module) -> str:

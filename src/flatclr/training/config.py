@@ -148,6 +148,12 @@ class TrainConfig:
         """The inverse of `to_dict`; an unknown field is refused with the nearest known one."""
         for name in settings:
             require_one_of("setting", name, [f.name for f in fields(cls)])
+        options = dict(settings.get("objective_options") or {})
+        if "temperature" in options:  # where earlier runs could have it; ESS control overruled it
+            inner = options.pop("temperature")
+            settings = {**settings, "objective_options": options}
+            if settings.get("ess_target") is None and settings.get("temperature") is None:
+                settings["temperature"] = inner
         return cls(**settings)
 
     def changed(self, **settings: Any) -> TrainConfig:

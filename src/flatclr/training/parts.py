@@ -27,6 +27,7 @@ from flatclr.training.networks import Network, TwoTowers, device_of, features_of
 def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective | None = None) -> Objective:
     """The user's own, or the one a config names: with ESS control unless a temperature is given or it has none."""
     if own is not None:
+        _require_agreement(own, config, paired=paired)
         return own
     if config.objective == OWN:
         raise ValueError(
@@ -55,8 +56,22 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
     return kind(**options)
 
 
+def _require_agreement(own: Objective, config: TrainConfig, *, paired: bool) -> None:
+    """Nothing that a config says of the objective may be passed over because it came from Python."""
+    unused = [name for name in ("objective_options", "negatives_per_anchor") if getattr(config, name)]
+    if unused:
+        raise ValueError(
+            f"{unused[0]} must be left to your own objective, got {getattr(config, unused[0])!r}; pass it to that."
+        )
+    has, wanted = own.options.get("pairing", "two_view"), config.pairing
+    if wanted is not None and has != wanted:
+        raise ValueError(f"objective must have pairing={wanted!r} as the config, got {has!r}; make it with that.")
+    if paired and has not in ("cross", "one_way"):
+        raise ValueError(f"objective must have pairing='cross' for paired data, got {has!r}; make it with that.")
+
+
 def _control(kind: type[Objective], target: float) -> EssControl:
-    """It begins at the objective's own temperature, and keeps within a factor of ten of it."""
+    """It begins at the temperature the objective's constructor has, and keeps within a factor of ten of it."""
     own = inspect.signature(kind.__init__).parameters["temperature"].default
     if not isinstance(own, float):
         return EssControl(target)

@@ -84,7 +84,8 @@ class Trainer:
         self.ranks = ranks_sharing_a_batch(gather=True)
         self.device = find_device(config.device)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SkippedImagesWarning)  # `_say_what_to_know` says it
+            if on_event:  # they hear it from `_say_what_to_know`
+                warnings.simplefilter("ignore", SkippedImagesWarning)
             opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
             self.source = trainable(opened.train, config)
             test = None if opened.test is None else trainable(opened.test, config)
@@ -163,6 +164,11 @@ class Trainer:
             network = nn.parallel.DistributedDataParallel(network)
         paired = isinstance(self.source, PairedArrays)
         objective = build_objective(config, paired=paired, own=own).to(self.device)
+        if self.ranks.size > 1 and not objective.options.get("gather"):
+            raise ValueError(
+                f"objective must gather the batches of {self.ranks.size} processes, got one that does not; make it "
+                "with gather=True."
+            )
         optimizer = build_optimizer(
             config.optimizer,
             [network, objective],
@@ -451,7 +457,13 @@ def train(
             run = RunDirectory.open(Path(resume))
             if ranks_sharing_a_batch(gather=True).rank == 0:
                 held.enter_context(run.kept_to_oneself())
-            trainer = Trainer(TrainConfig.from_dict(run.config()), run, **own)
+            begun = TrainConfig.from_dict(run.config())
+            for name in ("encoder", "objective"):
+                if own[name] is not None and getattr(begun, name) != OWN:
+                    raise ValueError(
+                        f"{name} must be that of the run, {getattr(begun, name)!r}, got one of your own; leave it out."
+                    )
+            trainer = Trainer(begun, run, **own)
             for problem in trainer.restore():
                 trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
             if differences := run.differences():
@@ -463,7 +475,8 @@ def train(
             if objective is not None:
                 config = config.changed(objective=OWN, ess_target=None, temperature=None)
             # the run may be resumed and evaluated from another folder
-            config = config.changed(data=from_anywhere(config.data), data_dir=from_anywhere(config.data_dir))
+            folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
+            config = config.changed(data=from_anywhere(config.data), data_dir=folder)
             # everything is checked before a directory is made
             trainer = Trainer(config, None, **own)
             if trainer.ranks.rank == 0:
