@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -17,13 +16,13 @@ from flatclr.cli.main import app
 from flatclr.distributed import Ranks
 from flatclr.training import graph as graph_module
 from flatclr.training import trainer as trainer_module
-from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.inputs import ImageViews
 from flatclr.training.step import StepResult
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
-from tests.training_worker import config
+from tests.test_streaming import write_pngs
+from tests.training_worker import config, network_of
 
 
 class MadeAgain:
@@ -49,16 +48,10 @@ def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "_stepper", stepper)
 
 
-def network_of(run: Path) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = load_checkpoint(run / "checkpoint").state["train_step"]["network"]
-    return state
-
-
-def write_images(folder: Path) -> Path:
-    folder.mkdir()
-    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)):
-        Image.fromarray(pixels).save(folder / f"{i:02d}.png")
-    return folder
+def streamed_images(folder: Path) -> dict[str, Any]:
+    """Settings of a run on image files."""
+    write_pngs(folder, 40)
+    return {"data": str(folder), "resident_gib": 0.0, "workers": 2}
 
 
 BETWEEN_REPLAYS: dict[str, Any] = {"log_every": 3, "eval_every": 4, "ess_target": [[0, 0.5], [0.002, 0.2]]}
@@ -83,7 +76,7 @@ def test_replays_give_the_weights_of_eager_steps(
 def test_replays_of_streamed_images_give_the_weights_of_eager_steps(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    streamed = {"data": str(write_images(tmp_path / "images")), "resident_gib": 0.0, "workers": 2}
+    streamed = streamed_images(tmp_path / "images")
     eager = train(config(tmp_path / "eager", 10, **streamed)).path
     request.getfixturevalue("_captured")
     replayed = train(config(tmp_path / "replayed", 10, **streamed)).path
@@ -93,9 +86,7 @@ def test_replays_of_streamed_images_give_the_weights_of_eager_steps(
 @pytest.mark.usefixtures("_captured")
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_resumed_captured_run_ends_with_the_weights_of_a_whole_one(streamed: bool, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {}
-    if streamed:
-        settings = {"data": str(write_images(tmp_path / "images")), "resident_gib": 0.0, "workers": 2}
+    settings = streamed_images(tmp_path / "images") if streamed else {}
     whole = train(config(tmp_path / "whole", 10, **settings)).path
     run = train(config(tmp_path / "run", 10, **settings)).path
     (run / "checkpoint" / "step-000000010.pt").unlink()

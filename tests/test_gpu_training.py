@@ -19,7 +19,7 @@ from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.graph import GraphedStep
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
-from tests.training_worker import config
+from tests.training_worker import config, network_of
 
 pytestmark = pytest.mark.gpu
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
@@ -36,11 +36,6 @@ def deterministic() -> Iterator[None]:
 def gpu_config(out: Path, steps: int, **settings: Any) -> TrainConfig:
     base = {"device": "cuda", "encoder_options": {"norm": "batch", "width": 8}, "batch_size": 16}
     return config(out, steps, **(base | settings))
-
-
-def network_of(run: Path) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = load_checkpoint(run / "checkpoint").state["train_step"]["network"]
-    return state
 
 
 OTHER_OBJECTIVES = [

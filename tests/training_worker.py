@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.trainer import process_group, train
 
@@ -31,6 +33,12 @@ def config(out: Path, steps: int, **settings: object) -> TrainConfig:
         device="cpu",
         out=str(out),
     ).changed(**settings)
+
+
+def network_of(run: Path) -> dict[str, Tensor]:
+    """The weights of a run's last checkpoint."""
+    state: dict[str, Tensor] = load_checkpoint(run / "checkpoint").state["train_step"]["network"]
+    return state
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from flatclr.files import read_json_lines, replace_files
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
+SIDES = ("encoder_x", "encoder_y")  # folders of a run on pairs
 
 
 @dataclass(frozen=True)

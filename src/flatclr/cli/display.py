@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from flatclr.files import json_ready
 from flatclr.runs import RunDirectory
+from flatclr.training.checkpoint import steps_in
 from flatclr.training.trainer import Trainer
 
 
@@ -90,10 +91,10 @@ class LiveDisplay:
 
 
 def _how_to_go_on(run: RunDirectory) -> str:
-    steps = sorted(int(path.stem.removeprefix("step-")) for path in run.checkpoints.glob("step-*.pt"))
+    steps = steps_in(run.checkpoints)
     if not steps:
         return f"interrupted before the first checkpoint; begin anew with: flatclr train --resume {run.path}"
-    return f"interrupted; from the checkpoint of step {steps[-1]} go on with: flatclr train --resume {run.path}"
+    return f"interrupted; from the checkpoint of step {max(steps)} go on with: flatclr train --resume {run.path}"
 
 
 def _gauges(row: dict[str, Any]) -> str:

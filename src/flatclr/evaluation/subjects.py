@@ -18,7 +18,7 @@ from flatclr.data.sources import ImageSource
 from flatclr.data.views import LUMA, ViewConfig, apply_views, draw_views, no_augmentation, views_for
 from flatclr.models.encoders import PACKAGES, Encoder, EncoderSpec, Normalisation, build_encoder
 from flatclr.models.saving import FOLDER_WEIGHTS, encoder_from_weights, load_encoder, unwrapped
-from flatclr.runs import CONFIG, RunDirectory
+from flatclr.runs import CONFIG, SIDES, RunDirectory
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 STATE_DICTS = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -240,10 +240,10 @@ def finished_run(path: Path) -> RunDirectory | None:
     """The run there, which must have ended with one encoder; None where there is no run."""
     if not (path / CONFIG).is_file():
         return None
-    if (path / "encoder_x").is_dir():
+    x, y = SIDES
+    if (path / x).is_dir():
         raise ValueError(
-            f"{path} must hold one encoder, got a run on pairs with one for each side; pass {path / 'encoder_x'} "
-            "or encoder_y."
+            f"{path} must hold one encoder, got a run on pairs with one for each side; pass {path / x} or {y}."
         )
     if not (path / "encoder.json").is_file():
         raise FileNotFoundError(

@@ -36,7 +36,7 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     torch.save(dict(state), buffer)
     content, path = buffer.getvalue(), _path(folder, step)
     replace_files({_checksum_path(path): hashlib.sha256(content).hexdigest().encode(), path: content})
-    for old in sorted(_steps(folder))[:-KEPT]:
+    for old in sorted(steps_in(folder))[:-KEPT]:
         _path(folder, old).unlink(missing_ok=True)
         _checksum_path(_path(folder, old)).unlink(missing_ok=True)
     return path
@@ -44,13 +44,13 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
 
 def has_checkpoints(folder: Path) -> bool:
     """Whether there is any, whole or damaged."""
-    return bool(_steps(folder))
+    return bool(steps_in(folder))
 
 
 def load_checkpoint(folder: Path, *, map_location: str | torch.device = "cpu") -> Loaded:
     """The newest whole checkpoint; damaged newer ones are named in `passed_over`."""
     passed_over: list[str] = []
-    for step in sorted(_steps(folder), reverse=True):
+    for step in sorted(steps_in(folder), reverse=True):
         path = _path(folder, step)
         problem = _damage(path)
         if problem is None:
@@ -72,7 +72,8 @@ def _damage(path: Path) -> str | None:
     return None if actual == checksum.read_text().strip() else "its content does not match its checksum"
 
 
-def _steps(folder: Path) -> list[int]:
+def steps_in(folder: Path) -> list[int]:
+    """Of its checkpoints, whole or damaged, in no order."""
     matches = (_NAME.match(p.name) for p in folder.iterdir()) if folder.is_dir() else ()
     return [int(m.group(1)) for m in matches if m]
 

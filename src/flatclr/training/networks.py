@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatclr.runs import SIDES
+
 
 class Network(nn.Module):
     """Encoder and projection head; all views pass in one batch."""
@@ -43,7 +45,7 @@ class TwoTowers(nn.Module):
 
     @property
     def encoders(self) -> dict[str, nn.Module]:
-        return {"encoder_x": self.tower_x.encoder, "encoder_y": self.tower_y.encoder}
+        return dict(zip(SIDES, (self.tower_x.encoder, self.tower_y.encoder), strict=True))
 
     @property
     def last_layer(self) -> nn.Linear:

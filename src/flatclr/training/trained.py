@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from flatclr.models.saving import load_encoder
-from flatclr.runs import RunDirectory
+from flatclr.runs import SIDES, RunDirectory
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.networks import Network, TwoTowers
@@ -23,7 +23,7 @@ def load_network(run: str | Path) -> Network | TwoTowers:
     """
     opened = RunDirectory.open(Path(run))
     config = TrainConfig.from_dict(opened.config())
-    sides = [opened.path / name for name in ("encoder_x", "encoder_y")]
+    sides = [opened.path / name for name in SIDES]
     folders = sides if sides[0].is_dir() else [opened.path]
     with torch.random.fork_rng(devices=()):  # the heads' first weights are drawn, and replaced below
         towers = [build_tower(config, load_encoder(folder), torch.empty(0)) for folder in folders]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -453,37 +453,46 @@ def train(
     _require_arguments(config, data, encoder, objective, on_event)
     own: dict[str, Any] = {"data": data, "encoder": encoder, "objective": objective, "on_event": on_event}
     with ExitStack() as held:
-        if resume is not None:
-            run = RunDirectory.open(Path(resume))
-            if ranks_sharing_a_batch(gather=True).rank == 0:
-                held.enter_context(run.kept_to_oneself())
-            begun = TrainConfig.from_dict(run.config())
-            for name in ("encoder", "objective"):
-                if own[name] is not None and getattr(begun, name) != OWN:
-                    raise ValueError(
-                        f"{name} must be that of the run, {getattr(begun, name)!r}, got one of your own; leave it out."
-                    )
-            trainer = Trainer(begun, run, **own)
-            for problem in trainer.restore():
-                trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
-            if differences := run.differences():
-                message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
-                trainer._emit("warning", {"message": message})
-        else:
-            if encoder is not None:
-                config = config.changed(encoder=OWN)
-            if objective is not None:
-                config = config.changed(objective=OWN, ess_target=None, temperature=None)
-            # the run may be resumed and evaluated from another folder
-            folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
-            config = config.changed(data=from_anywhere(config.data), data_dir=folder)
-            # everything is checked before a directory is made
-            trainer = Trainer(config, None, **own)
-            if trainer.ranks.rank == 0:
-                trainer.run = RunDirectory.create(output_path(config, trainer.data), config.to_dict())
-                held.enter_context(trainer.run.kept_to_oneself())
+        trainer = _begun(config, own, held) if resume is None else _resumed(Path(resume), own, held)
         held.enter_context(trainer.logging())
         return trainer.fit()
+
+
+def _begun(config: TrainConfig, own: Mapping[str, Any], held: ExitStack) -> Trainer:
+    """A trainer with a new run directory, held by this process."""
+    if own["encoder"] is not None:
+        config = config.changed(encoder=OWN)
+    if own["objective"] is not None:
+        config = config.changed(objective=OWN, ess_target=None, temperature=None)
+    # the run may be resumed and evaluated from another folder
+    folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
+    config = config.changed(data=from_anywhere(config.data), data_dir=folder)
+    # everything is checked before a directory is made
+    trainer = Trainer(config, None, **own)
+    if trainer.ranks.rank == 0:
+        trainer.run = RunDirectory.create(output_path(config, trainer.data), config.to_dict())
+        held.enter_context(trainer.run.kept_to_oneself())
+    return trainer
+
+
+def _resumed(path: Path, own: Mapping[str, Any], held: ExitStack) -> Trainer:
+    """The trainer of a run where its last checkpoint left it, the directory held by this process."""
+    run = RunDirectory.open(path)
+    if ranks_sharing_a_batch(gather=True).rank == 0:
+        held.enter_context(run.kept_to_oneself())
+    config = TrainConfig.from_dict(run.config())
+    for name in ("encoder", "objective"):
+        if own[name] is not None and getattr(config, name) != OWN:
+            raise ValueError(
+                f"{name} must be that of the run, {getattr(config, name)!r}, got one of your own; leave it out."
+            )
+    trainer = Trainer(config, run, **own)
+    for problem in trainer.restore():
+        trainer._emit("warning", {"message": f"passed over a damaged checkpoint, {problem}"})
+    if differences := run.differences():
+        message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
+        trainer._emit("warning", {"message": message})
+    return trainer
 
 
 def _require_arguments(config: Any, data: Any, encoder: Any, objective: Any, on_event: Any) -> None:
