@@ -11,7 +11,8 @@ Memory is the growth of the peak over what was allocated before the call. The fl
 views: 5 N^2 d operations, thanks to symmetry; cross: 8 N^2 d for N pairs) at the rate of a large bfloat16 product
 measured in the same run, and of the exponentials at 3.9e12 a second.
 
---tune times tile shapes of every kernel instead; the best go into the tables of `flatclr.kernels.fused_triton`.
+--tune times tile shapes of every kernel instead; the best go into its tables in
+`flatclr.contrast.kernels.fused_triton`.
 """
 
 from __future__ import annotations
@@ -292,7 +293,7 @@ TUNED_ROWS = {64: 32768, 128: 32768, 256: 32768}
 
 
 def candidates(kernel: str, d: int, itemsize: int) -> list[Any]:
-    from flatclr.kernels.fused_triton import Tiling
+    from flatclr.contrast.kernels.fused_triton import Tiling
 
     heights, widths = ((64, 128, 256), (32, 64, 128)) if itemsize == 2 else ((32, 64, 128), (16, 32, 64))
     grid = (Tiling(*shape) for shape in itertools.product(heights, widths, (4, 8), (2, 3, 4), (None, 128)))
@@ -314,9 +315,9 @@ def candidates(kernel: str, d: int, itemsize: int) -> list[Any]:
 
 def kernel_call(kernel: str, rows: int, d: int, dtype: torch.dtype, tiling: Any) -> Callable[[], object]:
     """One pass over a symmetric block by one kernel."""
-    from flatclr.kernels import fused_triton
-    from flatclr.kernels.block import Block, Diagonal, Side
-    from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums
+    from flatclr.contrast.kernels import fused_triton
+    from flatclr.contrast.kernels.reductions import Block, LogSumExp, LogSumExpSums, Side
+    from flatclr.contrast.relation import Diagonal
 
     unit = torch.nn.functional.normalize(torch.randn(rows, d, device="cuda"), dim=1)
     z = fused_triton.operand(unit, dtype)

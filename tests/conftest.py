@@ -6,8 +6,8 @@ import hypothesis
 import pytest
 import torch
 
-from flatclr import pairs
-from flatclr.kernels import tiled_torch
+from flatclr.contrast import route
+from flatclr.contrast.kernels import tiled_torch
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
@@ -28,6 +28,6 @@ def _fixed_seed() -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways through the core: the kept tile, and streaming with tiles so small that every batch has several."""
     if request.param == "streamed":
-        monkeypatch.setattr(pairs, "LARGEST_KEPT", 0)
+        monkeypatch.setattr(route, "LARGEST_DENSE", 0)
         monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 3)
     return str(request.param)

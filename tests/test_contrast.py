@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import flatclr
-from flatclr import Phi, kept, pairs
-from flatclr.kernels import tiled_torch
+from flatclr import Phi
+from flatclr.contrast import dense, relation, route
+from flatclr.contrast.kernels import tiled_torch
 from tests import oracles
 from tests.harness import PAIRINGS, Batch
 
@@ -138,13 +139,12 @@ class LargestTensor(TorchDispatchMode):
 @pytest.mark.parametrize("draw", [None, 8])
 def test_no_operation_makes_a_score_matrix(pairing: str, draw: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 128)
-    monkeypatch.setattr(pairs, "LARGEST_KEPT", 128 * 128)
+    monkeypatch.setattr(route, "LARGEST_DENSE", 128 * 128)
     n, d = 1024, 8
     z_a, z_b = (torch.randn(n, d, requires_grad=True) for _ in range(2))
     queue = torch.randn(n, d)
     if draw is not None:
-        monkeypatch.setattr("flatclr.pairing.ENTRIES_AT_ONCE", 128 * 128)
-        monkeypatch.setattr(pairs, "ENTRIES_AT_ONCE", 128 * 128)
+        monkeypatch.setattr(relation, "ENTRIES_AT_ONCE", 128 * 128)
     with LargestTensor() as largest:
         stats = flatclr.contrast_stats(
             z_a, z_b, inverse_temperature=5.0, pairing=pairing, negatives=queue, negatives_per_anchor=draw
@@ -158,12 +158,12 @@ def test_no_operation_makes_a_score_matrix(pairing: str, draw: int | None, monke
 def test_a_kept_tile_is_never_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
 
-    def refuse(z_a: Tensor, *_: Any) -> Any:
-        called.append(len(z_a))
+    def refuse(batch: flatclr.PairSet, *_: Any) -> Any:
+        called.append(batch.layout.samples)
         raise AssertionError("kept")
 
-    monkeypatch.setattr(pairs, "logsumexp_kept", refuse)
-    n = math.isqrt(pairs.LARGEST_KEPT) // 2
+    monkeypatch.setattr(dense, "logsumexp_kept", refuse)
+    n = math.isqrt(route.LARGEST_DENSE) // 2
     with pytest.raises(AssertionError, match="kept"):
         flatclr.contrast_stats(torch.randn(n, 4), torch.randn(n, 4), inverse_temperature=1.0)
     flatclr.contrast_stats(torch.randn(n + 2, 4), torch.randn(n + 2, 4), inverse_temperature=1.0)
@@ -280,7 +280,7 @@ def test_the_hardest_negative_is_found_in_full_precision_under_autocast() -> Non
     torch.testing.assert_close(cast, plain, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("beta", [kept.LARGEST_BARE_SCORE, 1.01 * kept.LARGEST_BARE_SCORE])
+@pytest.mark.parametrize("beta", [dense.LARGEST_BARE_SCORE, 1.01 * dense.LARGEST_BARE_SCORE])
 @pytest.mark.parametrize("opposed", [False, True])
 def test_bare_exponentials_keep_their_precision_up_to_their_limit(beta: float, opposed: bool) -> None:
     # negatives all at cosine -1 or +1: the smallest and largest exponentials there are

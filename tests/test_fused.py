@@ -11,20 +11,19 @@ from torch import Tensor
 
 import flatclr
 from flatclr import Phi
-from flatclr import pairs as pairs_module
+from flatclr.contrast import route
+from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.kernels.reductions import Block, LogSumExp, LogSumExpSums, Side
+from flatclr.contrast.relation import same_sample_pairs
 from flatclr.distributed import Ranks
-from flatclr.kernels import tiled_torch
-from flatclr.kernels.block import Block, Side
-from flatclr.kernels.tiled_torch import LogSumExp, LogSumExpSums
-from flatclr.pairing import BOTH, same_sample_pairs
 from tests import oracles
 from tests.harness import CASES, PAIRINGS, Batch, Case
 from tests.test_contrast import LargestTensor
 
 pytest.importorskip("triton")
 
-from flatclr.kernels import fused_triton
-from flatclr.kernels.fused_triton import Tiling
+from flatclr.contrast.kernels import fused_triton
+from flatclr.contrast.kernels.fused_triton import Tiling
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernels are compiled: see test_gpu"),
@@ -198,15 +197,15 @@ def test_functions_of_pairs_are_summed_over_features_chunk_by_chunk(d: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("pairs", "queue", "expected"), [(512, 0, "torch"), (16, 0, "torch"), (16, 1, "triton"), (513, 0, "triton")]
+    ("pairs", "queue", "expected"), [(512, 0, "dense"), (16, 0, "dense"), (16, 1, "fused"), (513, 0, "fused")]
 )
 def test_auto_takes_the_fused_kernels_for_large_batches_and_those_with_a_queue(
     pairs: int, queue: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs_module, "prefers_fused", lambda _: True)  # as in half precision on a GPU
+    monkeypatch.setattr(route, "prefers_fused", lambda _: True)  # as in half precision on a GPU
     z = torch.randn(pairs, 4)
     negatives = torch.randn(queue, 4) if queue else None
-    assert flatclr.PairSet.of(z, z, negatives=negatives).layout.backend == expected
+    assert route.route_of(flatclr.PairSet.of(z, z, negatives=negatives)) == expected
 
 
 @pytest.mark.parametrize("d", [1, 3, 64, 128, 256, 320, 512])
@@ -341,7 +340,7 @@ def test_a_rank_excludes_its_own_samples_among_everyones() -> None:
     results = []
     for kernels in (tiled_torch, fused_triton):
         rows, columns = (kernels.operand(z, torch.float32) for z in (stack, everyone))
-        block = Block(rows, columns, 4.0, excluded=same_sample_pairs(BOTH, BOTH, own, ranks), bounded=True)
+        block = Block(rows, columns, 4.0, excluded=same_sample_pairs((0, 1), (0, 1), own, ranks), bounded=True)
         sums = LogSumExpSums.start(2 * own, stack, with_moment=True)
         kernels.reduce_block(block, sums)
         d_rows, _ = kernels.block_gradients(
@@ -439,9 +438,9 @@ def test_where_a_kernel_cannot_be_launched_torch_is_used_and_says_so(monkeypatch
         raise RuntimeError("no C compiler")
 
     monkeypatch.setattr(fused_triton, "try_launch", no_compiler)
-    flatclr.kernels.fused_kernels_run.cache_clear()
+    flatclr.contrast.kernels.fused_kernels_run.cache_clear()
     with pytest.warns(UserWarning, match=r"Triton does not run on cpu \(no C compiler\)"):
-        assert not flatclr.kernels.fused_kernels_run(torch.device("cpu"))
+        assert not flatclr.contrast.kernels.fused_kernels_run(torch.device("cpu"))
     monkeypatch.undo()
-    flatclr.kernels.fused_kernels_run.cache_clear()
-    assert flatclr.kernels.fused_kernels_run(torch.device("cpu"))  # interpreted
+    flatclr.contrast.kernels.fused_kernels_run.cache_clear()
+    assert flatclr.contrast.kernels.fused_kernels_run(torch.device("cpu"))  # interpreted

@@ -17,7 +17,7 @@ from flatclr.training.inputs import ImageViews
 from tests.test_views import photo
 
 pytest.importorskip("triton")
-from flatclr.kernels import fused_views as kernels
+from flatclr.contrast.kernels import fused_views as kernels
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a CUDA device the kernel is compiled: see test_gpu"

@@ -32,7 +32,9 @@ def gradients(objective: Objective, z_a: Tensor, z_b: Tensor, queue: Tensor | No
 @pytest.mark.usefixtures("way")
 def test_cuda_gives_the_numbers_of_the_cpu(case: Case, pairs: int, request: pytest.FixtureRequest) -> None:
     if pairs > 100 and "streamed" in request.node.name:
-        request.getfixturevalue("monkeypatch").setattr(flatclr.kernels.tiled_torch, "tile_edge", lambda device: 512)
+        request.getfixturevalue("monkeypatch").setattr(
+            flatclr.contrast.kernels.tiled_torch, "tile_edge", lambda device: 512
+        )
     batch = Batch.random(pairs, 16, pairing=case.pairing, queue=7)
     z_a, z_b, queue = batch.tensors()
     expected = gradients(case.objective(batch), z_a, z_b, queue)
@@ -59,7 +61,7 @@ def test_no_step_waits_for_the_device(case: Case) -> None:
 @pytest.mark.parametrize("way_out", ["kept", "streamed"])
 def test_a_controlled_step_replays_inside_a_cuda_graph(way_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way_out == "streamed":
-        monkeypatch.setattr(flatclr.pairs, "LARGEST_KEPT", 0)
+        monkeypatch.setattr(flatclr.contrast.route, "LARGEST_DENSE", 0)
     torch.manual_seed(0)
     weight = torch.randn(16, 8, device="cuda", requires_grad=True)
     x = torch.randn(2, 12, 16, device="cuda")

@@ -82,8 +82,8 @@ def test_odd_shapes_agree_with_the_oracle_in_value_and_slope(case: Case, pairs: 
 def test_a_large_odd_batch_is_the_same_kept_and_streamed(case: Case, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch.random(127, d, pairing=case.pairing)
     kept = loss_and_gradients(case, batch)
-    monkeypatch.setattr(flatclr.pairs, "LARGEST_KEPT", 0)
-    monkeypatch.setattr(flatclr.kernels.tiled_torch, "tile_edge", lambda device: 50)
+    monkeypatch.setattr(flatclr.contrast.route, "LARGEST_DENSE", 0)
+    monkeypatch.setattr(flatclr.contrast.kernels.tiled_torch, "tile_edge", lambda device: 50)
     for streamed, want in zip(loss_and_gradients(case, batch), kept, strict=True):
         torch.testing.assert_close(streamed, want, rtol=1e-9, atol=1e-11)
 

@@ -126,27 +126,16 @@ def test_a_temperature_of_a_thousandth_stays_finite(case: Case, seed: int, align
 def test_drawn_negatives_are_distinct_and_never_of_the_anchors_sample(
     seed: int, pairing: str, pairs: int, queue: int, in_batch: bool
 ) -> None:
-    from flatclr.pairing import PAIRINGS as PLANS
-    from flatclr.pairing import draw_negatives, layout_of
+    from flatclr.contrast.relation import PAIRINGS as PLANS
+    from flatclr.contrast.relation import draw_negatives, layout_of
 
-    plan = PLANS[pairing]
-    k = (plan.negatives(pairs) if in_batch else 0) + queue
+    groups = PLANS[pairing](2)
     generator = torch.Generator().manual_seed(seed)
-    layout = layout_of(
-        pairing,
-        Ranks(),
-        own_samples=pairs,
-        queued=queue,
-        in_batch=in_batch,
-        normalize=True,
-        shared_loss=True,
-        backend="torch",
-        needs_gradient=(True, True),
-    )
-    drawn = draw_negatives(layout, k, generator, torch.device("cpu"))
+    layout = layout_of(pairing, Ranks(), views=2, own_samples=pairs, queued=queue, in_batch=in_batch)
+    drawn = draw_negatives(layout, layout.negatives, generator, torch.device("cpu"))
     for anchor, candidates in enumerate(drawn.tolist()):
         view, sample = divmod(anchor, pairs)
-        allowed = {v * pairs + s for v in plan.candidates[view] for s in range(pairs) if s != sample and in_batch}
+        allowed = {v * pairs + s for v in groups[view].candidates for s in range(pairs) if s != sample and in_batch}
         allowed |= set(range(2 * pairs, 2 * pairs + queue))
         assert set(candidates) == allowed
         assert len(candidates) == len(allowed)

@@ -8,9 +8,8 @@
 """
 
 from flatclr import diagnostics, mi, objectives
-from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats_from_scores, stats_of
+from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.evaluation.evaluator import evaluate
-from flatclr.kernels.phi import Phi
 from flatclr.models.saving import load_encoder
 from flatclr.objectives import (
     DV,
@@ -25,7 +24,6 @@ from flatclr.objectives import (
     InfoNCE,
     Objective,
 )
-from flatclr.pairs import PairSet
 from flatclr.training.config import TrainConfig
 from flatclr.training.trained import load_network
 from flatclr.training.trainer import train

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from numbers import Real
 from typing import Any
 
@@ -92,16 +92,31 @@ def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
         raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}; skip empty batches.")
 
 
-def require_views(z_a: Tensor, z_b: Tensor, negatives: Tensor | None) -> None:
-    """Refuse two views (and extra negatives) that do not fit together."""
-    require_matrix("z_a", z_a)
-    require_matrix("z_b", z_b)
-    if z_a.shape != z_b.shape:
+def view_names(count: int) -> tuple[str, ...]:
+    """How messages call the views: two are z_a and z_b.
+
+    >>> view_names(3)
+    ('z_1', 'z_2', 'z_3')
+    """
+    return ("z_a", "z_b") if count <= 2 else tuple(f"z_{v + 1}" for v in range(count))
+
+
+def require_views(views: Sequence[Tensor], negatives: Tensor | None) -> None:
+    """Refuse views (and extra negatives) that do not fit together."""
+    if len(views) < 2:
         raise ValueError(
-            f"z_a and z_b must have the same shape, got {list(z_a.shape)} and {list(z_b.shape)}; "
-            "row i of both must be views of sample i."
+            f"a contrast must have at least 2 views, got {len(views)}; pass z_a and z_b, or one tensor [V, N, d]."
         )
-    _require_same_kind("z_b", z_b, z_a)
+    names, z_a = view_names(len(views)), views[0]
+    for name, z in zip(names, views, strict=True):
+        require_matrix(name, z)
+    for name, z in zip(names[1:], views[1:], strict=True):
+        if z.shape != z_a.shape:
+            raise ValueError(
+                f"{names[0]} and {name} must have the same shape, got {list(z_a.shape)} and {list(z.shape)}; "
+                "row i of both must be views of sample i."
+            )
+        _require_same_kind(name, z, z_a)
     if negatives is None:
         return
     require_matrix("negatives", negatives, "[M, d]")
@@ -137,3 +152,12 @@ def unusable_rows(name: str, rows: Tensor, *, directions: bool) -> str | None:
             f"{int(zero.nonzero()[0])}; look for dead units at the end of the projection head."
         )
     return None
+
+
+def refuse_double_backward() -> None:
+    """Called first in every hand-written backward: what it kept does not carry the graph a second derivative needs."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "second derivatives must not be asked of a contrast, got create_graph=True; "
+            "write it in plain PyTorch for those."
+        )

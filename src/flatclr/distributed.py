@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flatclr.autograd import refuse_double_backward
-from flatclr.checks import FLOAT_TYPES, require_views
+from flatclr.checks import FLOAT_TYPES, refuse_double_backward, require_views
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,17 @@ def ranks_sharing_a_batch(gather: bool) -> Ranks:
     return ALONE
 
 
-def agree_on_batches(z_a: Tensor, z_b: Tensor, negatives: Tensor | None, ranks: Ranks) -> None:
+def agree_on_batches(views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks) -> None:
     """Refuse views that do not fit together and ranks that differ: on every rank, before a collective could hang."""
     if ranks.size == 1:
-        require_views(z_a, z_b, negatives)
+        require_views(views, negatives)
         return
+    z_a = views[0]
     if isinstance(z_a, Tensor) and z_a.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # a captured step has static shapes, checked when it ran eagerly
     problem, mine = None, [0, 0, 0, 0]
     try:
-        require_views(z_a, z_b, negatives)
+        require_views(views, negatives)
         mine = [*z_a.shape, 0 if negatives is None else len(negatives), FLOAT_TYPES.index(z_a.dtype)]
     except (TypeError, ValueError) as error:
         problem = error

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from flatclr.checks import FLOAT_TYPES, require_count, require_number, require_one_of
-from flatclr.kernels import fused_kernels_run, with_triton
+from flatclr.contrast.kernels import fused_kernels_run, with_triton
 
 # Rec. 601 luma, what Pillow's "L" mode and the published recipes use
 LUMA = (0.299, 0.587, 0.114)

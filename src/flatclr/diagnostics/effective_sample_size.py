@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flatclr.checks import require_matrix
-from flatclr.pairs import dense_ess
+from flatclr.contrast.numerics import dense_ess
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:

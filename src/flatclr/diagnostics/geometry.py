@@ -8,10 +8,9 @@ from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number, require_one_of, require_views
 from flatclr.contrast import contrast_stats
-from flatclr.pairing import PAIRINGS
-from flatclr.precision import accumulation_type
-from flatclr.sphere import alignment as alignment_per_pair
-from flatclr.sphere import unit_rows
+from flatclr.contrast.numerics import accumulation_type, unit_rows
+from flatclr.contrast.numerics import alignment as alignment_per_pair
+from flatclr.contrast.relation import PAIRINGS
 
 
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
@@ -20,7 +19,7 @@ def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     >>> alignment(torch.eye(2), torch.eye(2))
     tensor(0.)
     """
-    require_views(z_a, z_b, None)
+    require_views((z_a, z_b), None)
     require_number("alpha", alpha, above=0)
     return alignment_per_pair(z_a, z_b, alpha).mean()
 
@@ -67,7 +66,7 @@ def collision_rate(
     require_one_of("pairing", pairing, PAIRINGS)
     labels = _class_numbers("labels", labels)
     queue = labels.new_empty(0) if queue_labels is None else _class_numbers("queue_labels", queue_labels)
-    views = len(PAIRINGS[pairing].candidates[0]) if in_batch_negatives else 0
+    views = len(PAIRINGS[pairing](2)[0].candidates) if in_batch_negatives else 0
     negatives = views * (len(labels) - 1) + len(queue)
     if negatives == 0:
         raise ValueError(

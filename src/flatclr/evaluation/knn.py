@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from flatclr.checks import require_count, require_matrix
-from flatclr.sphere import unit_rows
+from flatclr.contrast.numerics import unit_rows
 
 ENTRIES_AT_ONCE = 2**24
 LARGE_BANK = 20_000

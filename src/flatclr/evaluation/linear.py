@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number
+from flatclr.contrast.numerics import accumulation_type
 from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
-from flatclr.precision import accumulation_type
 
 L2_PATH = tuple(10 ** (-half / 2) for half in range(13))  # 1 down to 1e-6, each fit starting from the one before
 PATIENCE = 3  # strengths in a row below the best before weaker ones are left untried

@@ -25,7 +25,7 @@ def pool_mi_nats(z_a: Tensor, z_b: Tensor, *, beta: float, chooses: Tensor | Non
     >>> round(pool_mi_nats(z, z, beta=32.0)["pool_mi_nats"], 4), round(math.log(8), 4)
     (2.0794, 2.0794)
     """
-    require_views(z_a, z_b, None)
+    require_views((z_a, z_b), None)
     require_number("beta", beta, above=0)
     if len(z_a) < 4:
         raise ValueError(f"a pool must have at least 4 samples, got {len(z_a)}; halves of 1 have no negatives.")

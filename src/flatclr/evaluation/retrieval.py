@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flatclr.checks import require_matrix
-from flatclr.sphere import unit_rows
+from flatclr.contrast.numerics import unit_rows
 
 ENTRIES_AT_ONCE = 2**23
 RANKS = (1, 5, 10)

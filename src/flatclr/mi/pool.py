@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean
-from flatclr.kernels.phi import Phi
+from flatclr.contrast import ContrastStats, Phi, contrast_stats, pairwise_mean
 from flatclr.mi.critics import Critic, InnerProduct
 
 LARGEST_CAP = 256  # negatives per row of a critic that pays for every pair

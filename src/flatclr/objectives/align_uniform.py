@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from flatclr.contrast import ContrastStats
-from flatclr.pairs import PairSet
-from flatclr.sphere import alignment
+from flatclr.contrast import ContrastStats, PairSet
+from flatclr.contrast.numerics import alignment
 
 
 def pair_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_number, require_one_of
-from flatclr.kernels.phi import Phi
+from flatclr.contrast import PairSet, Phi
 from flatclr.objectives.variational import exp_with_tangent
-from flatclr.pairs import PairSet
 
 Function = Callable[[Tensor], Tensor]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_count, require_number, require_one_of
-from flatclr.contrast import ContrastStats, stats_of
+from flatclr.checks import require_number, require_one_of
+from flatclr.contrast import ContrastOptions, ContrastStats, Options, PairSet, stats_of
 from flatclr.objectives.align_uniform import pair_alignment, uniformity
 from flatclr.objectives.ess_control import EssControl
 from flatclr.objectives.f_divergence import Divergence, f_micl_cosine, f_micl_gaussian, find_divergence
@@ -18,21 +18,6 @@ from flatclr.objectives.nce import VALUES, flat_nce, holder_flat_nce, info_nce
 from flatclr.objectives.rpc import rpc
 from flatclr.objectives.temperature import ControlledScale, scale_source
 from flatclr.objectives.variational import dv, flo, nwj
-from flatclr.pairing import PAIRINGS
-from flatclr.pairs import BACKENDS, PairSet
-
-
-class ContrastOptions(TypedDict, total=False):
-    """Options of every objective; their meaning is that of `flatclr.contrast_stats`."""
-
-    pairing: str
-    in_batch_negatives: bool
-    negatives_per_anchor: int | None
-    generator: torch.Generator | None
-    normalize: bool
-    gather: bool
-    backend: str
-    check_embeddings: bool
 
 
 class Objective(nn.Module):
@@ -47,18 +32,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self._require_known(options)
-        require_one_of("pairing", options.get("pairing", "two_view"), PAIRINGS)
-        require_one_of("backend", options.get("backend", "auto"), BACKENDS)
-        if options.get("negatives_per_anchor") is not None:
-            require_count("negatives_per_anchor", options["negatives_per_anchor"], advice="leave it out to use all.")
-        generator = options.get("generator")
-        if not isinstance(generator, torch.Generator | None):
-            raise TypeError(
-                f"generator must be a torch.Generator, got {type(generator).__name__}; seed one and pass it."
-            )
-        for name in ("in_batch_negatives", "normalize", "gather", "check_embeddings"):
-            if not isinstance(options.get(name, True), bool):
-                raise TypeError(f"{name} must be True or False, got {options[name]!r}; pass a bool.")
+        self._options = Options(shared_loss=True, **options)  # every rank averages over the same global anchors
         self.options = options
         self.scale = scale_source(temperature, learn=learn_temperature)
 
@@ -88,8 +62,7 @@ class Objective(nn.Module):
     def _evaluate(
         self, z_a: Tensor, z_b: Tensor, negatives: Tensor | None, *, need_stats: bool
     ) -> tuple[Tensor, ContrastStats | None]:
-        # every rank averages over the same global anchors, so the loss is shared and backward needs no collective
-        pairs = PairSet.of(z_a, z_b, negatives=negatives, shared_loss=True, **self.options)
+        pairs = PairSet.made((z_a, z_b), self._options, negatives=negatives)
         scale = self.scale
         control = scale.control if isinstance(scale, ControlledScale) else None
         if control is not None:
@@ -211,7 +184,7 @@ class AlignUniform(Objective):
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
         aligned = pair_alignment(pairs, self.alpha).mean()
-        uniform = uniformity(stats, self.t, pairs.layout.pairing.anchor_views)
+        uniform = uniformity(stats, self.t, len(pairs.layout.groups))
         return self.align_weight * aligned + self.uniform_weight * uniform, stats
 
 
@@ -352,7 +325,7 @@ class FLO(Objective):
                 f"u(z_a, z_b) must return one value per pair, shape {[pairs.layout.samples]}, "
                 f"got {list(per_pair.shape)}; squeeze it."
             )
-        return per_pair.repeat(pairs.layout.pairing.anchor_views)
+        return per_pair.repeat(len(pairs.layout.groups))
 
 
 def _require_bounded_scores(name: str, options: ContrastOptions, learn_temperature: bool) -> None:

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from flatclr.contrast import ContrastStats, stats_of
-from flatclr.pairs import PairSet
+from flatclr.contrast import ContrastStats, PairSet, stats_of
 
 VALUES = ("nats", "paper")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from flatclr.kernels.phi import Phi
-from flatclr.pairs import PairSet
+from flatclr.contrast import PairSet, Phi
 
 # J = E_P f - a E_Q f - (b/2) E_P f^2 - (g/2) E_Q f^2,  optimum f = (r - a) / (b r + g) for the density ratio r
 

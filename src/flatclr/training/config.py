@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flatclr.checks import require_count, require_number, require_one_of
+from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
-from flatclr.pairing import PAIRINGS
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from flatclr import diagnostics
+from flatclr.contrast.numerics import unit_rows
 from flatclr.data.loading import seeded_generator
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
 from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.pool_mi import pool_mi_nats
-from flatclr.sphere import unit_rows
 from flatclr.training.networks import Network, TwoTowers
 
 

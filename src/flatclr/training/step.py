@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from flatclr import distributed
-from flatclr.contrast import ContrastStats
+from flatclr.contrast import ContrastStats, PairSet
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.saving import unwrapped
 from flatclr.objectives import Objective
-from flatclr.pairs import PairSet
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
 from flatclr.training.inputs import Inputs, Views
 from flatclr.training.networks import Network, TwoTowers, frozen_running_statistics

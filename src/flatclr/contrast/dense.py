@@ -13,30 +13,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatclr.autograd import keep_scale, kept_scale, refuse_double_backward
-from flatclr.kernels.ess import effective_share
-from flatclr.kernels.phi import Phi
-from flatclr.pairing import Layout
-from flatclr.precision import accumulation_type, no_autocast
-from flatclr.sphere import gradient_before_sphere, to_sphere
+from flatclr.checks import refuse_double_backward
+from flatclr.contrast.batch import Batch
+from flatclr.contrast.numerics import (
+    accumulation_type,
+    effective_share,
+    gradient_before_sphere,
+    keep_scale,
+    kept_scale,
+    no_autocast,
+    to_sphere,
+)
+from flatclr.contrast.phi import Phi
+from flatclr.contrast.relation import PAIRINGS, Group, Layout
 
+# the tiles that are kept, by the geometry they serve: anything else goes another way
+SHAPES: dict[tuple[Group, ...], str] = {PAIRINGS[name](2): name for name in ("views", "cross", "one_way", "within")}
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
 
-def logsumexp_kept(
-    z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout
-) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
+def has_tile(layout: Layout) -> bool:
+    """Whether backward can reuse the one tile of such a contrast."""
+    return layout.ranks.size == 1 and layout.groups in SHAPES
+
+
+def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
     """(positive, log-sum-exp, their gap) of every anchor and a way to ask for the ESS of its negatives.
 
     The gap is an output of its own because most losses need nothing else.
     """
-    positive, logsumexp, gap, shares = _KeptTile.apply(z_a, z_b, scale, layout, None)
+    layout = batch.layout
+    positive, logsumexp, gap, shares = _KeptTile.apply(*batch.views, scale, layout, batch.options.normalize, None)
     return positive, logsumexp, gap, partial(_ess, shares, layout.negatives)
 
 
-def mean_phi_kept(z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, phi: Phi) -> tuple[Tensor, Tensor]:
+def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    positive, mean = _KeptTile.apply(z_a, z_b, scale, layout, phi)
+    positive, mean = _KeptTile.apply(*batch.views, scale, batch.layout, batch.options.normalize, phi)
     return positive, mean
 
 
@@ -47,26 +60,27 @@ def _ess(shares: Tensor, negatives: int) -> Tensor:
 class _KeptTile(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, phi: Phi | None
+        ctx: Any, z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, normalize: bool, phi: Phi | None
     ) -> tuple[Tensor, ...]:
+        shape = SHAPES[layout.groups]
         stack, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
         if stack.dtype != precision:
             stack = stack.to(precision)
         inverse_norms = None
-        if layout.normalize:
+        if normalize:
             stack, inverse_norms = to_sphere(stack)
-        scores = _scores(stack, scale, layout)
-        if layout.pairing.name == "within":
-            view_a, view_b = stack.view(2, layout.samples, -1)
+        scores = _scores(stack, scale, shape)
+        if shape == "within":
+            view_a, view_b = stack.chunk(2)
             positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(2)
         else:
             # a copy: the tile is overwritten below
-            positive = _positives(scores, layout).clone(memory_format=torch.contiguous_format).view(-1)
+            positive = _positives(scores, shape).clone(memory_format=torch.contiguous_format).view(-1)
         # slopes / divisor = d value_i / d s_ij
         if phi is None:
             slopes = scores
-            _same_sample(slopes, layout).fill_(-torch.inf)
-            if layout.normalize and isinstance(scale, float) and abs(scale) <= LARGEST_BARE_SCORE:
+            _same_sample(slopes, shape).fill_(-torch.inf)
+            if normalize and isinstance(scale, float) and abs(scale) <= LARGEST_BARE_SCORE:
                 divisor = slopes.exp_().sum(-1).view(-1)
                 logsumexp = divisor.log()
             else:
@@ -78,11 +92,11 @@ class _KeptTile(torch.autograd.Function):
         else:
             slopes, phi_values = phi.slopes(scores), phi.values(scores)
             for tile in (slopes, phi_values):
-                _same_sample(tile, layout).zero_()
+                _same_sample(tile, shape).zero_()
             divisor = slopes.new_full((), layout.negatives)
             values = [phi_values.sum(-1).flatten() / divisor]
         ctx.save_for_backward(stack, inverse_norms, slopes, divisor, *keep_scale(ctx, scale))
-        ctx.layout = layout
+        ctx.shape, ctx.embedding_type = shape, z_a.dtype
         ctx.set_materialize_grads(False)
         return positive, *values
 
@@ -103,20 +117,19 @@ class _KeptTile(torch.autograd.Function):
         ctx: Any, saved: tuple[Any, ...], g_positive: Tensor | None, g_value: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         stack, inverse_norms, slopes, divisor, *kept = saved
-        scale = kept_scale(ctx, kept)
-        layout: Layout = ctx.layout
+        scale, shape = kept_scale(ctx, kept), ctx.shape
         if g_value is None:
             weights = torch.zeros_like(slopes)
         else:
             weights = slopes * (g_value / divisor).view(*slopes.shape[:-1], 1)
-        in_tile = layout.pairing.name != "within"
+        in_tile = shape != "within"
         if g_positive is not None and in_tile:
-            positives = _positives(weights, layout)  # 0 so far: they are not negatives
+            positives = _positives(weights, shape)  # 0 so far: they are not negatives
             positives.copy_(g_positive.view_as(positives))
-        d_stack = _stack_gradient(weights, stack, layout)  # less the factor scale
+        d_stack = _stack_gradient(weights, stack, shape)  # less the factor scale
         if g_positive is not None and not in_tile:
-            stack_VNd = stack.view(2, layout.samples, -1)
-            pull_N1 = g_positive.view(2, layout.samples).sum(0).unsqueeze(1)
+            stack_VNd = stack.view(2, len(stack) // 2, -1)
+            pull_N1 = g_positive.view(2, -1).sum(0).unsqueeze(1)
             d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
         d_scale = None
         if ctx.needs_input_grad[2]:
@@ -126,44 +139,43 @@ class _KeptTile(torch.autograd.Function):
             d_stack.mul_(scale)
         else:
             d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return *d_stack.to(layout.embedding_type).chunk(2), d_scale, None, None  # rounded together, not view by view
+        return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None, None  # rounded together, not view by view
 
 
-def _scores(stack: Tensor, scale: float | Tensor, layout: Layout) -> Tensor:
+def _scores(stack: Tensor, scale: float | Tensor, shape: str) -> Tensor:
     """The tile: scores of the anchors against their candidates."""
-    name = layout.pairing.name
-    if name == "two_view":
+    if shape == "views":
         return (stack @ stack.T).mul_(scale)
-    stack_VNd = stack.view(2, layout.samples, -1)
-    if name == "within":
+    stack_VNd = stack.view(2, len(stack) // 2, -1)
+    if shape == "within":
         return (stack_VNd @ stack_VNd.mT).mul_(scale)
     a_to_b = (stack_VNd[0] @ stack_VNd[1].T).mul_(scale)
-    return a_to_b if name == "one_way" else torch.stack([a_to_b, a_to_b.T])
+    return a_to_b if shape == "one_way" else torch.stack([a_to_b, a_to_b.T])
 
 
-def _same_sample(tile: Tensor, layout: Layout) -> Tensor:
+def _same_sample(tile: Tensor, shape: str) -> Tensor:
     """A view of the entries that are not negatives."""
-    if layout.pairing.name == "two_view":
-        return tile.view(2, layout.samples, 2, layout.samples).diagonal(dim1=1, dim2=3)
+    if shape == "views":
+        n = len(tile) // 2
+        return tile.view(2, n, 2, n).diagonal(dim1=1, dim2=3)
     return tile.diagonal(dim1=-2, dim2=-1)
 
 
-def _positives(tile: Tensor, layout: Layout) -> Tensor:
+def _positives(tile: Tensor, shape: str) -> Tensor:
     """A view of the positives' entries in anchor order; "within" has none in its tile."""
-    if layout.pairing.name == "two_view":
-        n = layout.samples  # entries (i, n + i) and (n + i, i) of a contiguous [2n, 2n]
+    if shape == "views":
+        n = len(tile) // 2  # entries (i, n + i) and (n + i, i) of a contiguous [2n, 2n]
         return tile.as_strided((2, n), (n * (2 * n - 1), 2 * n + 1), n)
-    return _same_sample(tile, layout)
+    return tile.diagonal(dim1=-2, dim2=-1)
 
 
-def _stack_gradient(weights: Tensor, stack: Tensor, layout: Layout) -> Tensor:
+def _stack_gradient(weights: Tensor, stack: Tensor, shape: str) -> Tensor:
     """What the weights of the tile send to both ends of its pairs: [2N, d]."""
-    name = layout.pairing.name
-    if name == "two_view":
+    if shape == "views":
         return (weights + weights.T) @ stack
-    stack_VNd = stack.view(2, layout.samples, -1)
-    if name == "within":
+    stack_VNd = stack.view(2, len(stack) // 2, -1)
+    if shape == "within":
         return ((weights + weights.mT) @ stack_VNd).flatten(0, 1)
-    if name == "cross":
+    if shape == "cross":
         weights = weights[0] + weights[1].T
     return torch.cat([weights @ stack_VNd[1], weights.T @ stack_VNd[0]])

@@ -1,14 +1,28 @@
-"""The unit sphere: putting rows on it, gradients through it, distance of positive pairs on it."""
+"""The unit sphere, the precision of sums, and what the hand-written backward passes share."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flatclr.autograd import refuse_double_backward
-from flatclr.precision import accumulation_type
+from flatclr.checks import refuse_double_backward
+
+_NOTHING = nullcontext()
+
+
+def accumulation_type(z: Tensor) -> torch.dtype:
+    """float64 stays, everything else accumulates in float32."""
+    return torch.float64 if z.dtype == torch.float64 else torch.float32
+
+
+def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
+    # a cast to half precision inside would undo the float32 accumulation
+    if torch.is_autocast_enabled(z.device.type):
+        return torch.autocast(z.device.type, enabled=False)
+    return _NOTHING
 
 
 def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,6 +59,28 @@ def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     view_a, view_b = (unit_rows(z.to(accumulation_type(z))) for z in (z_a, z_b))
     squared = (view_a - view_b).square().sum(1)
     return squared if alpha == 2 else squared.clamp_min(torch.finfo(squared.dtype).tiny) ** (alpha / 2)
+
+
+def effective_share(total: Tensor, norm: Tensor, negatives: int) -> Tensor:
+    """(sum_j w_j)^2 / (K sum_j w_j^2) from the sum of K weights and their Euclidean norm, in [1/K, 1]."""
+    return (total / norm).square_().div_(negatives).clamp_(1 / negatives, 1)
+
+
+def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
+    """(sum_j exp s_j)^2 / (K sum_j exp 2 s_j) of each row; entries at -inf do not count."""
+    weights = scores_AK.detach().softmax(1)
+    return effective_share(weights.sum(1), torch.linalg.vector_norm(weights, dim=1), negatives)
+
+
+def keep_scale(ctx: Any, scale: float | Tensor) -> list[Tensor]:
+    """What to save for backward of a scale: a tensor goes where autograd notices a change of it in between."""
+    ctx.scale = None if isinstance(scale, Tensor) else scale
+    return [scale] if isinstance(scale, Tensor) else []
+
+
+def kept_scale(ctx: Any, saved: list[Tensor]) -> float | Tensor:
+    """The inverse of `keep_scale`; `saved` is what it returned."""
+    return saved[0] if saved else float(ctx.scale)
 
 
 class _UnitRows(torch.autograd.Function):

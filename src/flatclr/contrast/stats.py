@@ -16,15 +16,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number
-from flatclr.kernels.phi import Phi
-from flatclr.pairs import PairSet, dense_ess, measured
-from flatclr.precision import accumulation_type
+from flatclr.contrast import route
+from flatclr.contrast.batch import Batch
+from flatclr.contrast.numerics import accumulation_type, dense_ess
+from flatclr.contrast.options import CallOptions, apart
+from flatclr.contrast.phi import Phi
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class ContrastStats:
     gap: Tensor  # [A], negative_logsumexp - positive; below 0 the positive outweighs all negatives together
     negatives: int  # K per anchor, queue included
     measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
+    route: str = "dense"  # which way the scores were reduced
 
     @property
     def ess(self) -> Tensor:
@@ -68,84 +72,46 @@ class ContrastStats:
         return self.ceiling_nats - self.info_nce.mean()
 
     def detach(self) -> ContrastStats:
-        ess = partial(measured, self.ess.detach())
+        """The same numbers without their graph."""
+        ess = partial(route.measured, self.ess.detach())
         positive, logsumexp, gap = self.positive.detach(), self.negative_logsumexp.detach(), self.gap.detach()
-        return ContrastStats(positive, logsumexp, gap, self.negatives, ess)
+        return ContrastStats(positive, logsumexp, gap, self.negatives, ess, self.route)
 
 
 def contrast_stats(
-    z_a: Tensor,
-    z_b: Tensor,
-    *,
-    inverse_temperature: float | Tensor,
-    pairing: str = "two_view",
-    negatives: Tensor | None = None,
-    in_batch_negatives: bool = True,
-    negatives_per_anchor: int | None = None,
-    generator: torch.Generator | None = None,
-    normalize: bool = True,
-    gather: bool = False,
-    backend: str = "auto",
-    check_embeddings: bool = False,
-    shared_loss: bool = False,
+    *views: Tensor, inverse_temperature: float | Tensor, **options: Unpack[CallOptions]
 ) -> ContrastStats:
     """Positive score, log-sum-exp of the negatives and effective sample size of every anchor, in O(N d) memory.
 
     Args:
-        z_a, z_b: embeddings [N, d]; row i of both are views of sample i. float16 and bfloat16 accumulate in float32.
+        views: embeddings [N, d]; row i of each is a view of sample i. float16 and bfloat16 accumulate in float32.
         inverse_temperature: scores are this times the dot product; a 0-dim tensor may require gradient.
-        pairing: "two_view", "cross", "one_way" or "within" (see `flatclr.pairing`).
+        pairing: "two_view", "cross", "one_way" or "within" (see `flatclr.contrast.relation`).
         negatives: extra negatives [M, d] for every anchor (a queue); never gathered, the same on every rank.
         in_batch_negatives: False contrasts with `negatives` only.
         negatives_per_anchor: draw this many distinct negatives per anchor; with `gather` the first rank draws for all.
         generator: source of that draw.
         normalize: put embeddings on the unit sphere first, so that scores are cosines times `inverse_temperature`.
         gather: contrast with every rank's batch; the stats are global, in one-process order.
-        backend: "torch" (tiled, any device), "triton" (fused kernels on a CUDA device; products in the embeddings' own
-            type, sums in float32; not float64) or "auto": "triton" for half-precision batches on one GPU that are
-            large or have a queue, else "torch".
+        backend: "torch" (any device), "triton" (fused kernels on a CUDA device; products in the embeddings' own type,
+            sums in float32; not float64) or "auto": "triton" for half-precision batches on one GPU that are large or
+            have a queue, else "torch".
+        route: "dense" (one kept tile), "streamed" (tile by tile), "fused" (Triton) or "auto", by size, type and device.
         check_embeddings: look for NaN, Inf and zero rows first (waits for the device).
         shared_loss: promise that every rank computes the same loss from the global stats, say a mean over all
             anchors; backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
 
     >>> stats = contrast_stats(torch.eye(4), torch.eye(4), inverse_temperature=2.0)
-    >>> stats.positive[0], stats.negatives
-    (tensor(2.), 6)
+    >>> stats.positive[0], stats.negatives, stats.route
+    (tensor(2.), 6, 'dense')
     """
     require_inverse_temperature(inverse_temperature)
-    pairs = PairSet.of(
-        z_a,
-        z_b,
-        pairing=pairing,
-        negatives=negatives,
-        in_batch_negatives=in_batch_negatives,
-        negatives_per_anchor=negatives_per_anchor,
-        generator=generator,
-        normalize=normalize,
-        gather=gather,
-        backend=backend,
-        check_embeddings=check_embeddings,
-        shared_loss=shared_loss,
-    )
-    return stats_of(pairs, inverse_temperature)
+    asked, given = apart("contrast_stats", options)
+    return stats_of(Batch.made(views, asked, **given), inverse_temperature)
 
 
 def pairwise_mean(
-    z_a: Tensor,
-    z_b: Tensor,
-    *,
-    phi: Phi,
-    inverse_temperature: float | Tensor = 1.0,
-    pairing: str = "two_view",
-    negatives: Tensor | None = None,
-    in_batch_negatives: bool = True,
-    negatives_per_anchor: int | None = None,
-    generator: torch.Generator | None = None,
-    normalize: bool = True,
-    gather: bool = False,
-    backend: str = "auto",
-    check_embeddings: bool = False,
-    shared_loss: bool = False,
+    *views: Tensor, phi: Phi, inverse_temperature: float | Tensor = 1.0, **options: Unpack[CallOptions]
 ) -> Tensor:
     """mean_j phi(s_ij) over the negatives of every anchor, [A]; the other arguments are those of `contrast_stats`.
 
@@ -158,26 +124,16 @@ def pairwise_mean(
         raise TypeError(
             f"phi must be a flatclr.Phi(name, value, derivative), got {type(phi).__name__}; wrap the function in one."
         )
-    pairs = PairSet.of(
-        z_a,
-        z_b,
-        pairing=pairing,
-        negatives=negatives,
-        in_batch_negatives=in_batch_negatives,
-        negatives_per_anchor=negatives_per_anchor,
-        generator=generator,
-        normalize=normalize,
-        gather=gather,
-        backend=backend,
-        check_embeddings=check_embeddings,
-        shared_loss=shared_loss,
+    asked, given = apart("pairwise_mean", options)
+    return route.mean_phi(Batch.made(views, asked, **given), phi, inverse_temperature)[1]
+
+
+def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats:
+    """The stats of embeddings that are ready to be contrasted."""
+    found = route.logsumexp(pairs, inverse_temperature)
+    return ContrastStats(
+        found.positive, found.logsumexp, found.gap, pairs.layout.negatives, found.measure_ess, found.route
     )
-    return pairs.mean_phi(phi, inverse_temperature)[1]
-
-
-def stats_of(pairs: PairSet, inverse_temperature: float | Tensor) -> ContrastStats:
-    positive, logsumexp, gap, measure_ess = pairs.logsumexp(inverse_temperature)
-    return ContrastStats(positive, logsumexp, gap, pairs.negatives, measure_ess)
 
 
 def stats_from_scores(scores_NM: Tensor) -> ContrastStats:

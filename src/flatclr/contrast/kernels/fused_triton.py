@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
-from flatclr.kernels.block import Block, Diagonal, Side
-from flatclr.kernels.fused_device import (
+from flatclr.contrast.kernels.fused_device import (
     LARGEST_FIXED_SCALE,
     anchor_weights_kernel,
     finish_kernel,
@@ -30,9 +29,20 @@ from flatclr.kernels.fused_device import (
     sums_kernel,
     views_gradient_kernel,
 )
-from flatclr.kernels.phi import Phi
-from flatclr.kernels.tiled_torch import AnySums, LogSumExp, LogSumExpSums, MeanPhi, PhiSums, Ready
+from flatclr.contrast.kernels.reductions import (
+    AnySums,
+    Block,
+    LogSumExp,
+    LogSumExpSums,
+    MeanPhi,
+    PhiSums,
+    Ready,
+    Side,
+)
+from flatclr.contrast.phi import Phi
+from flatclr.contrast.relation import Diagonal
 
+WHOLE_STACKS = False  # a program knows two diagonals
 BYTES_AT_ONCE = 512  # of a row: 256 features in half precision; more are multiplied chunk by chunk
 CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
@@ -110,17 +120,17 @@ def padded_features(d: int) -> int:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # its graphs cannot hold launches of these kernels
-def untraced_on_device(function: Callable[..., Any], z: Tensor, *others: Any) -> Any:
-    """function(z, *others), launching on the device of z; a backward pass runs on that of its tensors anyway."""
+def untraced_on_device(function: Callable[..., Any], z: Tensor, *arguments: Any) -> Any:
+    """function(*arguments), launching on the device of z; a backward pass runs on that of its tensors anyway."""
     with torch.cuda.device_of(z):
-        return function(z, *others)
+        return function(*arguments)
 
 
 def try_launch(device: torch.device) -> None:
     """Raises whatever keeps a kernel from running there."""
     z = torch.ones(1, 2, device=device)
     with torch.cuda.device_of(z):
-        ready(z, z, 1.0, None, normalize=True, anchor_views=1, with_moment=False)
+        ready((z, z), 1.0, None, normalize=True, anchor_groups=1, with_moment=False)
 
 
 def require_usable(embeddings: Tensor) -> None:
@@ -164,16 +174,16 @@ def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def ready(
-    z_a: Tensor,
-    z_b: Tensor,
+    views: tuple[Tensor, ...],
     scale: float | Tensor,
     phi: Phi | None,
     *,
     normalize: bool,
-    anchor_views: int,
+    anchor_groups: int,
     with_moment: bool,
 ) -> Ready:
     """Two views [n, d] made ready in one launch."""
+    z_a, z_b = views
     (samples, d), dtype = z_a.shape, z_a.dtype
     padded = padded_features(d)
     rounded = torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
@@ -181,7 +191,7 @@ def ready(
     inverse_norms = unit.new_empty(2 * samples, 1) if normalize else None
     products = unit.new_empty(2 * samples + PADDING, padded, dtype=rounded)
     sums = (1 if phi is not None else 3) + with_moment
-    positive, *others = unit.new_empty(1 + sums, anchor_views * samples).unbind()
+    positive, *others = unit.new_empty(1 + sums, anchor_groups * samples).unbind()
     at_once, block_d = _rows_at_once(padded)
     ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
         z_a.contiguous(),
@@ -195,7 +205,7 @@ def ready(
         d,
         SCALE_IS_TENSOR=isinstance(scale, Tensor),
         NORMALIZE=normalize,
-        BOTH_ANCHOR=anchor_views == 2,
+        BOTH_ANCHOR=anchor_groups == 2,
         SUMS=sums,
         WITH_PEAK=phi is None,
         PADDING=PADDING,
@@ -240,10 +250,11 @@ def views_gradient(
     inverse_norms: Tensor | None,
     scale: float | Tensor,
     *,
+    views: int,
     sign: float,
     factor: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Gradients of both views from what their rows get as negatives, perhaps in strips, and from their positives."""
     rows, d = unit.shape
     d_a, d_b = unit.new_empty(2, rows // 2, d, dtype=dtype).unbind()

@@ -1,4 +1,4 @@
-"""Reductions over a score matrix that is visited tile by tile and never stored, on any device.
+"""What the reductions of every backend share: blocks of scores, running sums per anchor, and slopes of values.
 
 A *block* is the matrix of scores of some rows against some columns. Its rows, its columns or both may be anchors: a
 tile feeds every side that is, so symmetric and two-directional problems compute each score once. Three reductions
@@ -13,139 +13,36 @@ Shape suffixes: R rows, C columns, d features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from flatclr.kernels.block import Block, Diagonal, Side
-from flatclr.kernels.ess import effective_share
-from flatclr.kernels.phi import Phi
-from flatclr.precision import accumulation_type
-from flatclr.sphere import gradient_before_sphere, to_sphere
+from flatclr.contrast.numerics import effective_share
+from flatclr.contrast.phi import Phi
+from flatclr.contrast.relation import Diagonal
 
 
-class Sums(Protocol):
-    """What a reduction knows so far, one entry per anchor; `part` is a view, so adding to it adds to the whole."""
-
-    def part(self, anchors: slice) -> Self: ...
-    def add_tile(self, scores: Tensor, tile: Tile, others: Self | None) -> None: ...
-
-
-SumsT = TypeVar("SumsT", bound=Sums)
-
-
-class Reduction(Protocol):
-    """A value per anchor with known slopes D_ij = d value_i / d s_ij."""
-
-    def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor: ...
+@dataclass(frozen=True)
+class Block:
+    rows_Rd: Tensor
+    columns_Cd: Tensor
+    scale: float | Tensor  # inverse temperature
+    excluded: tuple[Diagonal, ...] = ()
+    symmetric: bool = False  # rows and columns are the same embeddings
+    bounded: bool = False  # on the unit sphere: no score exceeds the scale
 
 
-def tile_edge(device: torch.device) -> int:
-    # 512 x 512 floats stay in a CPU core's cache; a GPU wants fewer, larger launches
-    return 512 if device.type == "cpu" else 4096
+@dataclass(frozen=True)
+class Side:
+    """Finished values of the anchors on one side of a block, and the gradient that reached them."""
 
+    value: Tensor
+    gradient: Tensor
 
-def require_usable(embeddings: Tensor) -> None:
-    """Every floating-point tensor is."""
-
-
-def knows(phi: Phi) -> bool:
-    """Every phi: its functions are called."""
-    return True
-
-
-def require_known(phi: Phi) -> None:
-    """Nothing to refuse."""
-
-
-def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
-    """Embeddings as the products take them: here in accumulation precision, whatever type they came in."""
-    return embeddings_Rd
-
-
-def ready(
-    z_a: Tensor,
-    z_b: Tensor,
-    scale: float | Tensor,
-    phi: Phi | None,
-    *,
-    normalize: bool,
-    anchor_views: int,
-    with_moment: bool,
-) -> Ready:
-    """Two views [n, d] on the sphere if asked, with their positive scores and sums that hold nothing yet."""
-    stack = torch.cat([z_a, z_b]).to(accumulation_type(z_a))
-    unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
-    view_a, view_b = unit.chunk(2)
-    positive = ((view_a * view_b).sum(1) * scale).repeat(anchor_views)
-    return Ready(unit, inverse_norms, positive, unit, start_sums(phi, len(positive), unit, with_moment=with_moment))
-
-
-def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
-    """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
-    value, *others = sums.finish(negatives)
-    return [value, *([] if isinstance(sums, PhiSums) else [value - positive]), *others]
-
-
-def views_gradient(
-    from_negatives: Tensor | None,
-    pull: Tensor | None,
-    unit: Tensor,
-    inverse_norms: Tensor | None,
-    scale: float | Tensor,
-    *,
-    sign: float,
-    factor: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of both views [n, d] from what their rows get as negatives and from their anchors' positive scores."""
-    d_stack = torch.zeros_like(unit) if from_negatives is None else from_negatives
-    if pull is not None:
-        d_stack_Vnd, unit_Vnd = (x.view(2, len(unit) // 2, -1) for x in (d_stack, unit))
-        pull_n = pull.view(-1, len(unit) // 2).sum(0) * (sign * scale)
-        d_stack_Vnd.addcmul_(pull_n.unsqueeze(1), unit_Vnd.flip(0))
-    if inverse_norms is not None:
-        d_stack = gradient_before_sphere(d_stack, unit, inverse_norms)
-    d_a, d_b = (d_stack if factor == 1 else d_stack.mul_(factor)).to(dtype).chunk(2)
-    return d_a, d_b
-
-
-def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
-    """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
-    for tile, scores in _visit(block):
-        # a tile on the axis of symmetry holds both triangles, so its rows have seen everything
-        others = None if columns is None or tile.on_axis else columns.part(tile.columns)
-        rows.part(tile.rows).add_tile(scores, tile, others)
-
-
-def block_gradients(
-    block: Block, reduction: Reduction, rows: Side | None, columns: Side | None, *, need_rows: bool, need_columns: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of the block's rows and columns; a symmetric block puts both into the first.
-
-    With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
-    """
-    d_rows = torch.zeros_like(block.rows_Rd) if need_rows else None
-    d_columns = torch.zeros_like(block.columns_Cd) if need_columns and not block.symmetric else None
-    for tile, scores in _visit(block):
-        weights = reduction.pair_weights(
-            scores,
-            tile,
-            None if rows is None else rows.part(tile.rows),
-            None if columns is None else columns.part(tile.columns),
-        )
-        if d_rows is not None:
-            d_rows[tile.rows].addmm_(weights, block.columns_Cd[tile.columns])
-        mirrored = d_rows if block.symmetric else d_columns
-        if mirrored is not None and not tile.on_axis:
-            mirrored[tile.columns].addmm_(weights.T, block.rows_Rd[tile.rows])
-    for gradient in (d_rows, d_columns):
-        if gradient is not None:
-            gradient.mul_(block.scale)
-    return d_rows, d_columns
+    def part(self, anchors: slice) -> Side:
+        return Side(self.value[anchors], self.gradient[anchors])
 
 
 @dataclass(frozen=True)
@@ -166,16 +63,20 @@ class Tile:
         return values
 
 
-def _visit(block: Block) -> Iterator[tuple[Tile, Tensor]]:
-    """Tiles with their scores; of a symmetric block only those on and above the axis."""
-    rows_Rd, columns_dC = block.rows_Rd * block.scale, block.columns_Cd.T
-    edge = tile_edge(rows_Rd.device)
-    for r in range(0, len(rows_Rd), edge):
-        rows = slice(r, min(r + edge, len(rows_Rd)))
-        for c in range(r if block.symmetric else 0, columns_dC.shape[1], edge):
-            columns = slice(c, min(c + edge, columns_dC.shape[1]))
-            tile = Tile(rows, columns, block.excluded, block.symmetric and r == c)
-            yield tile, rows_Rd[rows] @ columns_dC[:, columns]
+class Sums(Protocol):
+    """What a reduction knows so far, one entry per anchor; `part` is a view, so adding to it adds to the whole."""
+
+    def part(self, anchors: slice) -> Self: ...
+    def add_tile(self, scores: Tensor, tile: Tile, others: Self | None) -> None: ...
+
+
+SumsT = TypeVar("SumsT", bound=Sums)
+
+
+class Reduction(Protocol):
+    """A value per anchor with known slopes D_ij = d value_i / d s_ij."""
+
+    def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor: ...
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
-from flatclr.kernels.fused_views_device import blur_kernel, views_kernel
+from flatclr.contrast.kernels.fused_views_device import blur_kernel, views_kernel
 
 INTERPRETED = not isinstance(views_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 MOST_PIXELS = 4096  # of a view that stays in registers while its mean is summed

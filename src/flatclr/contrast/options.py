@@ -1,0 +1,85 @@
+"""What can be asked of a contrast, stated once: for type checkers, with defaults, and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from flatclr.checks import require_count, require_one_of
+from flatclr.contrast.relation import PAIRINGS
+
+BACKENDS = ("auto", "torch", "triton")
+ROUTES = ("auto", "dense", "streamed", "fused")
+SWITCHES = ("in_batch_negatives", "normalize", "gather", "check_embeddings", "shared_loss")
+
+
+class Given(TypedDict, total=False):
+    """What comes with the embeddings of a call."""
+
+    negatives: Tensor | None
+
+
+class ContrastOptions(TypedDict, total=False):
+    """Options of every objective and of `flatclr.contrast_stats`, which says what each means."""
+
+    pairing: str
+    in_batch_negatives: bool
+    negatives_per_anchor: int | None
+    generator: torch.Generator | None
+    normalize: bool
+    gather: bool
+    backend: str
+    route: str
+    check_embeddings: bool
+
+
+class CallOptions(ContrastOptions, Given, total=False):
+    """What one call of `contrast_stats` takes."""
+
+    shared_loss: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options with their defaults; making one checks them."""
+
+    pairing: str = "two_view"
+    in_batch_negatives: bool = True
+    negatives_per_anchor: int | None = None
+    generator: torch.Generator | None = None
+    normalize: bool = True
+    gather: bool = False
+    backend: str = "auto"
+    route: str = "auto"
+    check_embeddings: bool = False
+    shared_loss: bool = False
+
+    def __post_init__(self) -> None:
+        require_one_of("pairing", self.pairing, PAIRINGS)
+        require_one_of("backend", self.backend, BACKENDS)
+        require_one_of("route", self.route, ROUTES)
+        if self.negatives_per_anchor is not None:
+            require_count("negatives_per_anchor", self.negatives_per_anchor, advice="leave it out to use all.")
+        if not isinstance(self.generator, torch.Generator | None):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {type(self.generator).__name__}; seed one and pass it."
+            )
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool.")
+
+
+OPTION_NAMES = tuple(field.name for field in fields(Options))
+GIVEN_NAMES = tuple(Given.__annotations__)
+
+
+def apart(of: str, keywords: Any) -> tuple[Options, Given]:
+    """The keywords of a call, told apart into what it asks for and what it brings."""
+    for name in keywords:
+        if name not in OPTION_NAMES and name not in GIVEN_NAMES:
+            require_one_of(f"option of {of}", name, (*OPTION_NAMES, *GIVEN_NAMES))
+    given: Given = {name: keywords[name] for name in GIVEN_NAMES if name in keywords}  # type: ignore[assignment]
+    return Options(**{name: value for name, value in keywords.items() if name in OPTION_NAMES}), given

@@ -1,0 +1,72 @@
+"""The quantities of a batch's pairs that objectives are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self, Unpack
+
+import torch
+from torch import Tensor
+
+from flatclr.contrast import route
+from flatclr.contrast.batch import Batch
+from flatclr.contrast.drawn import candidate_scores
+from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.options import CallOptions, apart
+from flatclr.contrast.phi import Phi
+from flatclr.contrast.streamed import hardest_candidates
+
+
+class PairSet(Batch):
+    """Embeddings ready to be contrasted; each quantity is one value per anchor, over all ranks."""
+
+    @classmethod
+    def of(cls, *views: Tensor, **options: Unpack[CallOptions]) -> Self:
+        """From embeddings [N, d]; the arguments are those of `flatclr.contrast_stats`.
+
+        >>> PairSet.of(torch.eye(4), torch.eye(4), pairing="cross").negatives
+        3
+        """
+        asked, given = apart("PairSet.of", options)
+        return cls.made(views, asked, **given)
+
+    def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
+        """(positive score, log-sum-exp of the negatives, their gap) of every anchor, and a way to ask for their ESS."""
+        found = route.logsumexp(self, inverse_temperature)
+        return found.positive, found.logsumexp, found.gap, found.measure_ess
+
+    def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
+        """(positive score, mean of phi over the negatives) of every anchor."""
+        return route.mean_phi(self, phi, inverse_temperature)
+
+    def positive(self, inverse_temperature: float | Tensor) -> Tensor:
+        """Score of every anchor's positive."""
+        return route.positive_scores(self, self.scale(inverse_temperature))
+
+    def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
+        """Mean negative score of every anchor, from sums of embeddings: O(N d) work."""
+        scale = self.scale(inverse_temperature)
+        if self.drawn_Ak is not None:
+            return candidate_scores(self, scale, self.drawn_Ak).mean(1)
+        stack_VNd = self.everyone_VNd
+        means = []
+        for group in self.layout.groups:
+            anchors_Nd = stack_VNd[group.view]
+            opposite_Nd = torch.zeros_like(anchors_Nd)
+            if self.layout.from_batch:
+                for view in group.candidates:
+                    opposite_Nd = opposite_Nd + (stack_VNd[view].sum(0) - stack_VNd[view])
+            if self.queue is not None:
+                opposite_Nd = opposite_Nd + self.queue.sum(0)
+            means.append((anchors_Nd * opposite_Nd).sum(1) / self.negatives)
+        return scale * torch.cat(means)
+
+    def extreme_negative(self, inverse_temperature: float | Tensor, *, hardest: bool) -> Tensor:
+        """Score of the hardest (or easiest) negative of every anchor; the gradient goes to that pair alone."""
+        scale = self.scale(inverse_temperature)
+        if self.drawn_Ak is not None:
+            scores_Ak = candidate_scores(self, scale, self.drawn_Ak)
+            return scores_Ak.amax(1) if hardest else scores_Ak.amin(1)
+        with no_autocast(self.views[0]):
+            candidates_A = hardest_candidates(self, easiest=not hardest)
+        return candidate_scores(self, scale, candidates_A.unsqueeze(1)).squeeze(1)

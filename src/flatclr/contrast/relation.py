@@ -1,0 +1,184 @@
+"""Who is contrasted with whom.
+
+V views of N samples are stacked: rows 0..N-1 are the first view, rows N..2N-1 the second, and so on. The positives of
+an anchor are the other views of its sample; its negatives are embeddings of *other* samples, from the views its pairing
+names, and a queue.
+
+    views      every view -> all views             V N anchors, V (N-1) negatives each        (SimCLR)
+    cross      each view -> each other, by pairs   V (V-1) N anchors, N-1 negatives each      (CLIP)
+    one_way    the first view -> the others        N anchors, (V-1)(N-1) negatives each       (MoCo)
+    within     each view -> itself                 V N anchors, N-1 negatives each            (uniformity, f-MICL)
+
+"two_view" is the older name of "views". A pairing is a function from the number of views to groups of N anchors each;
+everything else is derived from the groups, so one that is added here works wherever these do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from flatclr.checks import require_count, require_one_of
+from flatclr.distributed import Ranks
+
+Views = tuple[int, ...]
+ENTRIES_AT_ONCE = 2**22  # of a temporary that would otherwise grow with the square of the batch
+
+
+@dataclass(frozen=True)
+class Group:
+    """N anchors, the rows of one view."""
+
+    view: int
+    candidates: Views  # where their negatives stand
+    positives: Views  # where the other views of their samples stand
+
+
+def _views(count: int) -> tuple[Group, ...]:
+    return tuple(Group(v, tuple(range(count)), _without(v, count)) for v in range(count))
+
+
+def _cross(count: int) -> tuple[Group, ...]:
+    return tuple(Group(v, (w,), (w,)) for v in range(count) for w in _without(v, count))
+
+
+def _one_way(count: int) -> tuple[Group, ...]:
+    return (Group(0, _without(0, count), _without(0, count)),)
+
+
+def _within(count: int) -> tuple[Group, ...]:
+    return tuple(Group(v, (v,), _without(v, count)) for v in range(count))
+
+
+def _without(view: int, count: int) -> Views:
+    return tuple(v for v in range(count) if v != view)
+
+
+PAIRINGS: dict[str, Callable[[int], tuple[Group, ...]]] = {
+    "two_view": _views,
+    "views": _views,
+    "cross": _cross,
+    "one_way": _one_way,
+    "within": _within,
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The geometry of a contrast. Anchors come group by group, in each group in the order of the samples."""
+
+    pairing: str
+    views: int  # V
+    groups: tuple[Group, ...]
+    ranks: Ranks
+    own_samples: int  # n of this rank
+    samples: int  # N of all ranks
+    anchors: int  # of all ranks
+    negatives: int  # that an anchor can have at most, queue included
+    from_batch: int  # of these, rows of the batch
+
+    def own(self, per_anchor: Tensor) -> Tensor:
+        """This rank's part of values of all anchors."""
+        if self.ranks.size == 1:
+            return per_anchor
+        per_group = per_anchor.view(len(self.groups), self.samples, *per_anchor.shape[1:])
+        return per_group[:, self.ranks.own_rows(self.own_samples)].flatten(0, 1)
+
+    def own_stack(self, everyone: Tensor) -> Tensor:
+        """This rank's part of the rows of all views."""
+        if self.ranks.size == 1:
+            return everyone
+        return everyone.view(self.views, self.samples, -1)[:, self.ranks.own_rows(self.own_samples)].flatten(0, 1)
+
+    def group_of(self, view: int, over: int) -> int | None:
+        """Which group is anchored in one view and looks for negatives in the other."""
+        found = (g for g, group in enumerate(self.groups) if group.view == view and over in group.candidates)
+        return next(found, None)
+
+    def blocks(self, *, whole: bool) -> tuple[tuple[Views, Views], ...]:
+        """(row views, column views) that cover every pair of the batch once; one block of all views where allowed."""
+        every = range(self.views)
+        needed = [
+            ((v,), (w,))
+            for v in every
+            for w in range(v, self.views)
+            if self.group_of(v, w) is not None or self.group_of(w, v) is not None
+        ]
+        if whole and len(needed) == self.views * (self.views + 1) // 2 and len(self.groups) == self.views:
+            return ((tuple(every), tuple(every)),)
+        return tuple(needed)
+
+
+@lru_cache(maxsize=1024)
+def layout_of(pairing: str, ranks: Ranks, *, views: int, own_samples: int, queued: int, in_batch: bool) -> Layout:
+    """The geometry of a batch; refuses one whose anchors have no negative."""
+    require_one_of("pairing", pairing, PAIRINGS)
+    groups, samples = PAIRINGS[pairing](views), own_samples * ranks.size
+    from_batch = len(groups[0].candidates) * (samples - 1) if in_batch else 0
+    return Layout(
+        pairing=pairing,
+        views=views,
+        groups=groups,
+        ranks=ranks,
+        own_samples=own_samples,
+        samples=samples,
+        anchors=len(groups) * samples,
+        negatives=from_batch + queued,
+        from_batch=from_batch,
+    )
+
+
+def span(views: Views, samples: int) -> slice:
+    """Where neighbouring views stand in a stack of `samples` rows per view."""
+    return slice(views[0] * samples, (views[-1] + 1) * samples)
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The pairs (i, i + offset) for row_start <= i < row_stop: embeddings of one sample, hence not negatives."""
+
+    row_start: int
+    row_stop: int
+    offset: int
+
+
+def same_sample_pairs(row_views: Views, column_views: Views, rows_per_view: int, ranks: Ranks) -> tuple[Diagonal, ...]:
+    """The diagonals on which this rank's rows meet their own samples among everyone's columns."""
+    columns_per_view = rows_per_view * ranks.size
+    diagonals = []
+    for r, _ in enumerate(row_views):
+        for c, _ in enumerate(column_views):
+            first_row = r * rows_per_view
+            first_column = c * columns_per_view + ranks.rank * rows_per_view
+            diagonals.append(Diagonal(first_row, first_row + rows_per_view, first_column - first_row))
+    return tuple(diagonals)
+
+
+def draw_negatives(layout: Layout, k: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """k distinct negatives for every anchor, uniformly, as rows of the stack (view by view, then queue): [A, k]."""
+    available, samples = layout.negatives, layout.samples
+    require_count("negatives_per_anchor", k, at_most=available, advice="enlarge the batch or the queue, or draw fewer.")
+    source = generator.device if generator is not None else device
+    rows_at_once = max(1, ENTRIES_AT_ONCE // available)
+    picks_Ak = torch.cat(
+        [
+            torch.rand(min(rows_at_once, layout.anchors - start), available, generator=generator, device=source)
+            .topk(k)
+            .indices
+            for start in range(0, layout.anchors, rows_at_once)
+        ]
+    ).to(device)
+    anchor_A1 = torch.arange(layout.anchors, device=device).unsqueeze(1)
+    own_sample = anchor_A1 % samples
+    others = max(samples - 1, 1)
+    sample = picks_Ak % others
+    sample = sample + (sample >= own_sample)  # skip the anchor's own sample
+    candidates_GC = torch.tensor([group.candidates for group in layout.groups], device=device)
+    views_of_anchor = candidates_GC[anchor_A1 // samples].squeeze(1)
+    view = views_of_anchor.gather(1, (picks_Ak // others).clamp_max(views_of_anchor.shape[1] - 1))
+    from_queue = picks_Ak - layout.from_batch + layout.views * samples
+    return torch.where(picks_Ak < layout.from_batch, view * samples + sample, from_queue)
