@@ -37,7 +37,9 @@ def ranks_sharing_a_batch(gather: bool) -> Ranks:
     return ALONE
 
 
-def agree_on_batches(views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks) -> None:
+def agree_on_batches(
+    views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks, *, brings: tuple[bool, ...] = ()
+) -> None:
     """Refuse views that do not fit together and ranks that differ: on every rank, before a collective could hang."""
     if ranks.size == 1:
         require_views(views, negatives)
@@ -45,10 +47,11 @@ def agree_on_batches(views: tuple[Tensor, ...], negatives: Tensor | None, ranks:
     z_a = views[0]
     if isinstance(z_a, Tensor) and z_a.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # a captured step has static shapes, checked when it ran eagerly
-    problem, mine = None, [0, 0, 0, 0]
+    problem, mine = None, [0] * (5 + len(brings))
     try:
         require_views(views, negatives)
         mine = [*z_a.shape, 0 if negatives is None else len(negatives), FLOAT_TYPES.index(z_a.dtype)]
+        mine += [len(views), *brings]
     except (TypeError, ValueError) as error:
         problem = error
     device = z_a.device if isinstance(z_a, Tensor) else None
@@ -57,12 +60,13 @@ def agree_on_batches(views: tuple[Tensor, ...], negatives: Tensor | None, ranks:
         raise problem
     if any(row != every[0] for row in every):
         described = ", ".join(
-            f"rank {rank}: " + ("bad input" if bad else f"batch {n}, d {d}, queue {m}, {FLOAT_TYPES[dtype]}")
-            for rank, (bad, n, d, m, dtype) in enumerate(every)
+            f"rank {rank}: "
+            + ("bad input" if bad else f"batch {n}, d {d}, queue {m}, {FLOAT_TYPES[dtype]}, {views} views")
+            for rank, (bad, n, d, m, dtype, views, *_) in enumerate(every)
         )
         raise ValueError(
             f"gather=True needs the same batch, embedding and queue size and dtype on every rank, got {described}; "
-            "drop the last incomplete batch (drop_last=True)."
+            "drop the last incomplete batch (drop_last=True), and pass labels, ids and hard negatives on all or none."
         )
 
 

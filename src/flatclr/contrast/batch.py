@@ -8,64 +8,96 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor
 
 from flatclr import distributed
-from flatclr.checks import FLOAT_TYPES, unusable_rows
+from flatclr.checks import FLOAT_TYPES, unusable_rows, view_names
+from flatclr.contrast.known import Known, known_of
 from flatclr.contrast.numerics import accumulation_type, unit_rows
-from flatclr.contrast.options import Options
+from flatclr.contrast.options import GIVEN_NAMES, Given, Options
 from flatclr.contrast.relation import Layout, draw_negatives, layout_of
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Views and a queue that fit together, and any draw of negatives made once."""
+    """Views, a queue, what is known of the samples and their own hard negatives; any draw of negatives made once."""
 
     views: tuple[Tensor, ...]  # [n, d] each, of this rank, as they came
     queue: Tensor | None  # [M, d], ready
-    drawn_Ak: Tensor | None  # rows of (view by view, queue)
+    drawn_Ak: Tensor | None  # rows of (view by view, queue); -1: none
     layout: Layout
     options: Options
+    known: Known | None = None
+    hard_nHd: Tensor | None = None  # of this rank, ready
+    plain: bool = True  # two views on a diagonal: one positive, the same number of negatives for every anchor
 
     @classmethod
-    def made(cls, views: tuple[Tensor, ...], options: Options, *, negatives: Tensor | None = None) -> Self:
+    def made(
+        cls, views: tuple[Tensor, ...], options: Options, negatives: Tensor | None = None, **given: Unpack[Given]
+    ) -> Self:
         """A batch from embeddings as they came; refuses, on every rank, what does not fit together."""
+        if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
+            views = views[0].unbind()
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
         if ranks.size > 1 or not _fit_together(views, negatives):
-            distributed.agree_on_batches(views, negatives, ranks)
+            brings = tuple(given.get(name) is not None for name in GIVEN_NAMES)
+            distributed.agree_on_batches(views, negatives, ranks, brings=brings)
         if options.check_embeddings:
             _require_usable_rows(views, negatives, options, ranks)
+        queued = 0 if negatives is None else len(negatives)
         find_layout = layout_of.__wrapped__ if torch.compiler.is_compiling() else layout_of
         layout = find_layout(
             options.pairing,
             ranks,
             views=len(views),
             own_samples=len(views[0]),
-            queued=0 if negatives is None else len(negatives),
+            queued=queued,
             in_batch=options.in_batch_negatives,
         )
-        if layout.negatives == 0:
+        if layout.negatives == 0 and given.get("hard_negatives") is None:
             raise ValueError(
                 f"every anchor must have a negative, got a batch of {layout.samples} with in_batch_negatives="
                 f"{options.in_batch_negatives} and no queue; use at least 2 pairs, or pass negatives=."
             )
+        known = hard = None
+        if given:
+            known = known_of(given, views[0], queued, ranks)
+            hard = given.get("hard_negatives")
+            hard = None if hard is None else ready_rows(hard.flatten(0, 1), options).view_as(hard)
         if negatives is not None:
-            negatives = negatives.to(accumulation_type(negatives))
-            negatives = unit_rows(negatives) if options.normalize else negatives
+            negatives = ready_rows(negatives, options)
         drawn = None
         if options.negatives_per_anchor is not None:
-            k, generator = options.negatives_per_anchor, options.generator
-            drawn = distributed.from_first_rank(draw_negatives(layout, k, generator, views[0].device), ranks)
+            k, excludes = options.negatives_per_anchor, None if known is None else known.same
+            drawn = draw_negatives(layout, k, options.generator, views[0].device, excludes)
+            drawn = distributed.from_first_rank(drawn, ranks)
             layout = replace(layout, negatives=k)
-        return cls(views, negatives, drawn, layout, options)
+        plain = len(views) == 2 and known is None and hard is None and options.false_negative_margin is None
+        return cls(views, negatives, drawn, layout, options, known, hard, plain)
+
+    def detach(self) -> Self:
+        """The same batch without its graph."""
+        queue, hard = (None if x is None else x.detach() for x in (self.queue, self.hard_nHd))
+        return replace(self, views=tuple(z.detach() for z in self.views), queue=queue, hard_nHd=hard)
 
     @property
     def negatives(self) -> int:
-        """Per anchor, queue included."""
-        return self.layout.negatives
+        """That an anchor can have at most: of the batch, of the queue, and its own hard ones."""
+        return self.layout.negatives + (0 if self.hard_nHd is None else self.hard_nHd.shape[1])
+
+    @property
+    def chosen(self) -> bool:
+        """Whether labels, ids, a margin or hard negatives choose the negatives: then they are not of the marginal."""
+        margin = self.options.false_negative_margin is not None
+        return margin or self.known is not None or self.hard_nHd is not None
+
+    @property
+    def counts_differ(self) -> bool:
+        """Whether anchors may have different numbers of negatives."""
+        return self.options.false_negative_margin is not None or self.known is not None
 
     @property
     def stack(self) -> Tensor:
@@ -73,29 +105,52 @@ class Batch:
         return torch.cat(self.views).to(accumulation_type(self.views[0]))
 
     @cached_property
+    def own_Vnd(self) -> Tensor:
+        """All views of this rank, ready."""
+        with torch.enable_grad():  # the first to ask may be a gauge, the next a loss
+            own = ready_rows(self.stack, self.options)
+            return own.view(self.layout.views, self.layout.own_samples, -1)
+
+    @cached_property
     def everyone_VNd(self) -> Tensor:
         """All views of all ranks, ready; backward hands this rank its own rows."""
-        with torch.enable_grad():  # the first to ask may be a gauge, the next a loss
-            own = unit_rows(self.stack) if self.options.normalize else self.stack
-            return self._of_all_ranks(own.view(self.layout.views, self.layout.own_samples, -1))
+        with torch.enable_grad():
+            return self.gathered(self.own_Vnd)
 
     def of_all_ranks(self, per_sample_n: Tensor) -> Tensor:
         """Values of this rank's samples -> values of all samples [N], with gradient."""
-        return self._of_all_ranks(per_sample_n.unsqueeze(0)).squeeze(0)
+        return self.gathered(per_sample_n.unsqueeze(0)).squeeze(0)
 
-    def _of_all_ranks(self, x_Vn: Tensor) -> Tensor:
+    def gathered(self, x_Vn: Tensor) -> Tensor:
+        """[V, n, ...] of this rank -> [V, N, ...] of all, with gradient."""
         return distributed.gather_views_with_gradient(x_Vn, self.layout.ranks, shared_loss=self.options.shared_loss)
 
     def scale(self, inverse_temperature: float | Tensor) -> float | Tensor:
-        """A number, or a 0-dim tensor in the precision of the sums."""
+        """A number, or a tensor in the precision of the sums: 0-dim, or one value per anchor [A]."""
         if isinstance(inverse_temperature, Tensor):
             z = self.views[0]
-            return inverse_temperature.to(z.device, accumulation_type(z)).reshape(())
+            scale = inverse_temperature.to(z.device, accumulation_type(z))
+            if scale.numel() == 1:
+                return scale.reshape(())
+            if scale.shape != (self.layout.anchors,):
+                raise ValueError(
+                    f"inverse_temperature must be one value, or one per anchor [{self.layout.anchors}], got "
+                    f"{list(scale.shape)}; anchors come group by group, in each in the order of the samples."
+                )
+            return scale
         return inverse_temperature if isinstance(inverse_temperature, float) else float(inverse_temperature)
+
+
+def ready_rows(rows: Tensor, options: Options) -> Tensor:
+    """Embeddings in accumulation precision, on the sphere if asked."""
+    rows = rows.to(accumulation_type(rows))
+    return unit_rows(rows) if options.normalize else rows
 
 
 def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
     """The quick look; `agree_on_batches` says what is wrong."""
+    if len(views) < 2:
+        return False
     first = views[0]
     if not isinstance(first, Tensor) or first.dim() != 2 or first.dtype not in FLOAT_TYPES or first.numel() == 0:
         return False
@@ -108,6 +163,6 @@ def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
 def _require_usable_rows(
     views: tuple[Tensor, ...], negatives: Tensor | None, options: Options, ranks: distributed.Ranks
 ) -> None:
-    named = {"z_a": views[0], "z_b": views[1], "negatives": negatives}
+    named = {**dict(zip(view_names(len(views)), views, strict=True)), "negatives": negatives}
     problems = (unusable_rows(n, z, directions=options.normalize) for n, z in named.items() if z is not None)
     distributed.fail_together(next(filter(None, problems), None), views[0].device, ranks)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_count, require_one_of
+from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.contrast.relation import PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
@@ -17,9 +17,13 @@ SWITCHES = ("in_batch_negatives", "normalize", "gather", "check_embeddings", "sh
 
 
 class Given(TypedDict, total=False):
-    """What comes with the embeddings of a call."""
+    """What a call may say of its samples."""
 
-    negatives: Tensor | None
+    negative_labels: Tensor | None
+    negative_ids: Tensor | None
+    labels: Tensor | None
+    ids: Tensor | None
+    hard_negatives: Tensor | None
 
 
 class ContrastOptions(TypedDict, total=False):
@@ -34,11 +38,13 @@ class ContrastOptions(TypedDict, total=False):
     backend: str
     route: str
     check_embeddings: bool
+    false_negative_margin: float | None
 
 
 class CallOptions(ContrastOptions, Given, total=False):
     """What one call of `contrast_stats` takes."""
 
+    negatives: Tensor | None
     shared_loss: bool
 
 
@@ -55,6 +61,7 @@ class Options:
     backend: str = "auto"
     route: str = "auto"
     check_embeddings: bool = False
+    false_negative_margin: float | None = None
     shared_loss: bool = False
 
     def __post_init__(self) -> None:
@@ -67,6 +74,12 @@ class Options:
             raise TypeError(
                 f"generator must be a torch.Generator, got {type(self.generator).__name__}; seed one and pass it."
             )
+        if self.false_negative_margin is not None:
+            require_number("false_negative_margin", self.false_negative_margin, advice="0.1 is a usual choice.")
+            if not self.normalize:
+                raise ValueError(
+                    "false_negative_margin must be measured in cosines, got normalize=False; leave one of them out."
+                )
         for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool.")
@@ -76,10 +89,10 @@ OPTION_NAMES = tuple(field.name for field in fields(Options))
 GIVEN_NAMES = tuple(Given.__annotations__)
 
 
-def apart(of: str, keywords: Any) -> tuple[Options, Given]:
+def apart(of: str, keywords: CallOptions) -> tuple[Options, dict[str, Any]]:
     """The keywords of a call, told apart into what it asks for and what it brings."""
+    brings = ("negatives", *GIVEN_NAMES)
     for name in keywords:
-        if name not in OPTION_NAMES and name not in GIVEN_NAMES:
-            require_one_of(f"option of {of}", name, (*OPTION_NAMES, *GIVEN_NAMES))
-    given: Given = {name: keywords[name] for name in GIVEN_NAMES if name in keywords}  # type: ignore[assignment]
-    return Options(**{name: value for name, value in keywords.items() if name in OPTION_NAMES}), given
+        require_one_of(f"option of {of}", name, (*OPTION_NAMES, *brings))
+    options: dict[str, Any] = {name: value for name, value in keywords.items() if name in OPTION_NAMES}
+    return Options(**options), {name: value for name, value in keywords.items() if name in brings}

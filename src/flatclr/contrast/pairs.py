@@ -14,6 +14,7 @@ from flatclr.contrast.drawn import candidate_scores
 from flatclr.contrast.numerics import no_autocast
 from flatclr.contrast.options import CallOptions, apart
 from flatclr.contrast.phi import Phi
+from flatclr.contrast.related import IDENTITY, extreme_selected
 from flatclr.contrast.streamed import hardest_candidates
 
 
@@ -40,12 +41,20 @@ class PairSet(Batch):
         return route.mean_phi(self, phi, inverse_temperature)
 
     def positive(self, inverse_temperature: float | Tensor) -> Tensor:
-        """Score of every anchor's positive."""
+        """Mean score of every anchor's positives."""
         return route.positive_scores(self, self.scale(inverse_temperature))
+
+    def mean_positive(self, phi: Phi, inverse_temperature: float | Tensor) -> Tensor:
+        """Mean of phi over the positives of every anchor."""
+        if self.plain:
+            return phi.values(self.positive(inverse_temperature))
+        return route.positives_of(self, inverse_temperature).mean_phi(phi)
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
         """Mean negative score of every anchor, from sums of embeddings: O(N d) work."""
         scale = self.scale(inverse_temperature)
+        if self.chosen:
+            return route.mean_phi(self, IDENTITY, inverse_temperature)[1]
         if self.drawn_Ak is not None:
             return candidate_scores(self, scale, self.drawn_Ak).mean(1)
         stack_VNd = self.everyone_VNd
@@ -64,9 +73,11 @@ class PairSet(Batch):
     def extreme_negative(self, inverse_temperature: float | Tensor, *, hardest: bool) -> Tensor:
         """Score of the hardest (or easiest) negative of every anchor; the gradient goes to that pair alone."""
         scale = self.scale(inverse_temperature)
+        if self.chosen:
+            return extreme_selected(self, scale, route.route_of(self, plain=False), hardest=hardest)
         if self.drawn_Ak is not None:
             scores_Ak = candidate_scores(self, scale, self.drawn_Ak)
             return scores_Ak.amax(1) if hardest else scores_Ak.amin(1)
         with no_autocast(self.views[0]):
-            candidates_A = hardest_candidates(self, easiest=not hardest)
+            candidates_A, _ = hardest_candidates(self, easiest=not hardest)
         return candidate_scores(self, scale, candidates_A.unsqueeze(1)).squeeze(1)

@@ -21,6 +21,7 @@ from flatclr.contrast.drawn import candidate_scores
 from flatclr.contrast.kernels import fused_kernels_run, kernels_of
 from flatclr.contrast.numerics import dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
+from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
@@ -35,26 +36,50 @@ class Reduced:
     gap: Tensor  # [A], logsumexp - positive
     measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
     route: str
+    negatives: int | Tensor  # per anchor
+    positives: Positives | None = None  # None: each anchor has one
+    counted: Tensor | None = None  # which anchors have negatives; None: all
 
 
 def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
     """Positive score, log-sum-exp of the negatives and their gap of every anchor, and a way to ask for their ESS."""
-    route, scale = route_of(batch), batch.scale(inverse_temperature)
+    scale = batch.scale(inverse_temperature)
+    plain = batch.plain and (isinstance(scale, float) or scale.dim() == 0)
+    route = route_of(batch, plain=plain)
+    if not plain:
+        return _related(batch, scale, route)
+    negatives = batch.layout.negatives
     if route == "drawn":
         assert batch.drawn_Ak is not None
         scores_Ak, positive = candidate_scores(batch, scale, batch.drawn_Ak), positive_scores(batch, scale)
         total = scores_Ak.logsumexp(1)
-        return Reduced(positive, total, total - positive, partial(dense_ess, scores_Ak, batch.negatives), route)
+        return Reduced(positive, total, total - positive, partial(dense_ess, scores_Ak, negatives), route, negatives)
     with no_autocast(batch.views[0]):
         if route == "dense":
-            return Reduced(*dense.logsumexp_kept(batch, scale), route)
+            return Reduced(*dense.logsumexp_kept(batch, scale), route, negatives)
         positive, total, gap, ess = reduce_streamed(batch, scale, route, None)
-    return Reduced(positive, total, gap, partial(measured, ess), route)
+    return Reduced(positive, total, gap, partial(measured, ess), route, negatives)
+
+
+def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
+    """Of any relation."""
+    positives = Positives(batch, scale, route)
+    negatives = negatives_of(batch, scale, route, positives)
+    positive, counted = positives.mean_score, negatives.counted
+    if counted is not None:
+        positive = positive.masked_fill(~counted, torch.nan)
+    total = negatives.logsumexp
+    return Reduced(positive, total, total - positive, negatives.ess, route, negatives.count, positives, counted)
 
 
 def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-    """(positive score, mean of phi over the negatives) of every anchor."""
-    route, scale = route_of(batch, phi), batch.scale(inverse_temperature)
+    """(mean positive score, mean of phi over the negatives) of every anchor."""
+    scale = batch.scale(inverse_temperature)
+    plain = batch.plain and (isinstance(scale, float) or scale.dim() == 0)
+    route = route_of(batch, phi, plain=plain)
+    if not plain:
+        positives = Positives(batch, scale, route)
+        return positives.mean_score, mean_phi_of(batch, scale, route, phi, positives)
     if route == "drawn":
         assert batch.drawn_Ak is not None
         scores_Ak = candidate_scores(batch, scale, batch.drawn_Ak)
@@ -66,8 +91,15 @@ def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tup
     return positive, mean
 
 
+def positives_of(batch: Batch, inverse_temperature: float | Tensor) -> Positives:
+    """The positives of a batch, to be looked at one by one."""
+    return Positives(batch, batch.scale(inverse_temperature), route_of(batch, plain=False))
+
+
 def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
-    """Score of every anchor's positive."""
+    """Mean score of every anchor's positives."""
+    if not batch.plain:
+        return Positives(batch, scale, route_of(batch, plain=False)).mean_score
     view_a, view_b = batch.everyone_VNd
     positive_N: Tensor = scale * (view_a * view_b).sum(1)
     return positive_N.repeat(len(batch.layout.groups))
@@ -78,17 +110,22 @@ def measured(ess: Tensor) -> Tensor:
     return ess
 
 
-def route_of(batch: Batch, phi: Phi | None = None) -> str:
-    """The route of a batch, for its log-sum-exp or for a phi; refuses one that was asked for and cannot be."""
+def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
+    """The route of a batch, for its log-sum-exp or for a phi; refuses one that was asked for and cannot be.
+
+    `plain`: two views on a diagonal at one temperature; every other relation is dense or streamed.
+    """
     if batch.drawn_Ak is not None:
         return "drawn"
     options, layout = batch.options, batch.layout
     asked = _asked(options.route, options.backend)
     if asked != "auto":
-        _require_possible(asked, batch, phi)
+        _require_possible(asked, batch, phi, plain=plain)
         return asked
-    is_small = batch.queue is None and layout.anchors * layout.negatives <= LARGEST_DENSE
-    if is_small and dense.has_tile(layout):
+    is_small = layout.ranks.size == 1 and layout.anchors * layout.negatives <= LARGEST_DENSE
+    if not plain:
+        return "dense" if is_small else "streamed"
+    if is_small and batch.queue is None and dense.has_tile(layout):
         return "dense"
     alone = layout.ranks.size == 1
     if options.backend == "auto" and alone and prefers_fused(batch.views[0]):
@@ -116,11 +153,16 @@ def _asked(route: str, backend: str) -> str:
     return "fused" if backend == "triton" else route
 
 
-def _require_possible(route: str, batch: Batch, phi: Phi | None) -> None:
+def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:
+    if route == "fused" and not plain:
+        raise ValueError(
+            "route='fused' (backend='triton') must be asked of two views at one temperature without labels, ids, hard "
+            "negatives or a margin, got more; use route='streamed'."
+        )
     if route == "fused":
         kernels = kernels_of(route)
         kernels.require_usable(batch.views[0])
         if phi is not None:
             kernels.require_known(phi)
-    if route == "dense" and (batch.queue is not None or not dense.has_tile(batch.layout)):
+    if plain and route == "dense" and (batch.queue is not None or not dense.has_tile(batch.layout)):
         raise ValueError("route='dense' must be asked of two views on one process without a queue; leave it out.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Unpack
 
@@ -28,6 +28,7 @@ from flatclr.contrast.batch import Batch
 from flatclr.contrast.numerics import accumulation_type, dense_ess
 from flatclr.contrast.options import CallOptions, apart
 from flatclr.contrast.phi import Phi
+from flatclr.contrast.related import Positives
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,15 @@ class ContrastStats:
     (7, 2.0794)
     """
 
-    positive: Tensor  # [A]
+    positive: Tensor  # [A], mean score of the positives
     negative_logsumexp: Tensor  # [A]
     gap: Tensor  # [A], negative_logsumexp - positive; below 0 the positive outweighs all negatives together
-    negatives: int  # K per anchor, queue included
+    negatives: int | Tensor  # K per anchor, queue included; a tensor [A] where anchors differ
     measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
     route: str = "dense"  # which way the scores were reduced
+    each_positive: Positives | None = None  # None: every anchor has one
+    counted: Tensor | None = None  # [A], which anchors have negatives; None: all. The numbers of the others are NaN.
+    chosen: bool = False  # labels, ids, a margin or hard negatives chose the negatives
 
     @property
     def ess(self) -> Tensor:
@@ -53,29 +57,81 @@ class ContrastStats:
 
     @property
     def info_nce(self) -> Tensor:
-        """InfoNCE loss per anchor in nats: softplus(gap)."""
-        return F.softplus(self.gap, threshold=40)
+        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score)."""
+        if self.each_positive is None:
+            return F.softplus(self.gap, threshold=40)
+        return self.each_positive.info_nce(self.negative_logsumexp)
+
+    @property
+    def positives(self) -> int | Tensor:
+        """Positives per anchor; a tensor [A] with labels."""
+        return 1 if self.each_positive is None else self.each_positive.count
+
+    @property
+    def positive_logsumexp(self) -> Tensor:
+        """log of the sum of exp(score) over the positives of every anchor."""
+        return self.positive if self.each_positive is None else self.each_positive.logsumexp()
+
+    @property
+    def log_negatives(self) -> float | Tensor:
+        """log K per anchor."""
+        return self.negatives.log() if isinstance(self.negatives, Tensor) else math.log(self.negatives)
 
     @property
     def log_partition(self) -> Tensor:
         """log of the mean of exp(score) over all (anchor, negative) pairs of the batch."""
-        return torch.logsumexp(self.negative_logsumexp, 0) - math.log(len(self.negative_logsumexp) * self.negatives)
+        return self.log_partition_of_groups(1).squeeze(0)
+
+    def log_partition_of_groups(self, groups: int) -> Tensor:
+        """`log_partition` of each of so many groups of anchors that stand one after the other."""
+        logsumexp = self.negative_logsumexp
+        if self.counted is not None:
+            logsumexp = logsumexp.masked_fill(~self.counted, -torch.inf)
+        logsumexp_GN = logsumexp.view(groups, -1)
+        if isinstance(self.negatives, Tensor):
+            return torch.logsumexp(logsumexp_GN, 1) - self.negatives.view(groups, -1).sum(1).log()
+        return torch.logsumexp(logsumexp_GN, 1) - math.log(logsumexp_GN.shape[1] * self.negatives)
 
     @property
-    def ceiling_nats(self) -> float:
-        """The most InfoNCE can report with this many negatives: log(K + 1)."""
+    def left_out(self) -> int | Tensor:
+        """How many anchors have no negative and are left out of every mean."""
+        return 0 if self.counted is None else (~self.counted).sum()
+
+    def mean(self, per_anchor: Tensor) -> Tensor:
+        """Mean over the anchors that have negatives."""
+        if self.counted is None:
+            return per_anchor.mean()
+        return per_anchor.masked_fill(~self.counted, 0.0).sum() / self.counted.sum()
+
+    @property
+    def ceiling_nats(self) -> float | Tensor:
+        """The most InfoNCE can report with this many negatives: the mean of log(K + 1)."""
+        if isinstance(self.negatives, Tensor):
+            return self.mean(self.negatives.to(self.positive.dtype).log1p())
         return math.log(self.negatives + 1)
 
     @property
     def mi_nats(self) -> Tensor:
-        """InfoNCE's lower bound on the mutual information: ceiling - mean loss."""
-        return self.ceiling_nats - self.info_nce.mean()
+        """InfoNCE's lower bound on the mutual information: ceiling - mean loss.
+
+        NaN where labels, ids, a margin or hard negatives chose the negatives: they are not of the marginal then, and
+        this is no bound.
+        """
+        if self.chosen:
+            return torch.full_like(self.positive[0], torch.nan)
+        return self.ceiling_nats - self.mean(self.info_nce)
 
     def detach(self) -> ContrastStats:
         """The same numbers without their graph."""
-        ess = partial(route.measured, self.ess.detach())
-        positive, logsumexp, gap = self.positive.detach(), self.negative_logsumexp.detach(), self.gap.detach()
-        return ContrastStats(positive, logsumexp, gap, self.negatives, ess, self.route)
+        each = None if self.each_positive is None else self.each_positive.detach()
+        return replace(
+            self,
+            positive=self.positive.detach(),
+            negative_logsumexp=self.negative_logsumexp.detach(),
+            gap=self.gap.detach(),
+            measure_ess=partial(route.measured, self.ess.detach()),
+            each_positive=each,
+        )
 
 
 def contrast_stats(
@@ -84,10 +140,20 @@ def contrast_stats(
     """Positive score, log-sum-exp of the negatives and effective sample size of every anchor, in O(N d) memory.
 
     Args:
-        views: embeddings [N, d]; row i of each is a view of sample i. float16 and bfloat16 accumulate in float32.
-        inverse_temperature: scores are this times the dot product; a 0-dim tensor may require gradient.
-        pairing: "two_view", "cross", "one_way" or "within" (see `flatclr.contrast.relation`).
+        views: two or more embeddings [N, d], or one tensor [V, N, d]; row i of each is a view of sample i. float16 and
+            bfloat16 accumulate in float32.
+        inverse_temperature: scores are this times the dot product; a 0-dim tensor, or one value per anchor [A], may
+            require gradient.
+        pairing: "views" (also "two_view"), "cross", "one_way" or "within" (see `flatclr.contrast.relation`).
+        labels: whole numbers [N]; rows of one label are positives of each other, not negatives.
+        ids: whole numbers [N]; rows of other samples with the same id are never used: known duplicates, several
+            captions of one picture.
+        hard_negatives: [N, H, d], row n for the anchors of sample n alone, besides the others; gradients reach them,
+            they are never gathered.
+        false_negative_margin: negatives whose cosine is above the mean positive cosine by more than this are left out.
         negatives: extra negatives [M, d] for every anchor (a queue); never gathered, the same on every rank.
+        negative_labels, negative_ids: of the queue [M]; needed where labels or ids are given. Rows of the anchor's
+            label are left out, they do not become positives.
         in_batch_negatives: False contrasts with `negatives` only.
         negatives_per_anchor: draw this many distinct negatives per anchor; with `gather` the first rank draws for all.
         generator: source of that draw.
@@ -132,7 +198,15 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
     """The stats of embeddings that are ready to be contrasted."""
     found = route.logsumexp(pairs, inverse_temperature)
     return ContrastStats(
-        found.positive, found.logsumexp, found.gap, pairs.layout.negatives, found.measure_ess, found.route
+        found.positive,
+        found.logsumexp,
+        found.gap,
+        found.negatives,
+        found.measure_ess,
+        found.route,
+        found.positives,
+        found.counted,
+        not pairs.plain and pairs.chosen,
     )
 
 
@@ -159,11 +233,12 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
 def require_inverse_temperature(value: float | Tensor) -> None:
     """A tensor on another device is trusted: to look at its value would wait for it."""
     if isinstance(value, Tensor):
-        if value.numel() != 1:
+        if value.dim() > 1 or value.numel() == 0:
             raise ValueError(
-                f"inverse_temperature must be a number or a 0-dim tensor, got {list(value.shape)}; pass one value."
+                f"inverse_temperature must be a number, a 0-dim tensor or one value per anchor, got "
+                f"{list(value.shape)}; pass one of these."
             )
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return
-        value = value.item()
+        value = value.min().item()
     require_number("inverse_temperature", value, above=0, advice="pass 1 / temperature.")

@@ -9,8 +9,7 @@ Shape suffixes: V views, G groups of anchors, n samples of this rank, N of all, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,10 +19,11 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch, with_triton
-from flatclr.contrast.kernels.reductions import Block, Hardest, LogSumExp, MeanPhi, Side
+from flatclr.contrast.kernels.reductions import Hardest, LogSumExp, MeanPhi, Side
 from flatclr.contrast.numerics import keep_scale, kept_scale, no_autocast
+from flatclr.contrast.parts import Operands, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
-from flatclr.contrast.relation import Layout, Views, same_sample_pairs, span
+from flatclr.contrast.relation import Layout
 
 
 @dataclass(frozen=True)
@@ -58,111 +58,33 @@ def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | 
 
 
 @torch.no_grad()
-def hardest_candidates(batch: Batch, *, easiest: bool = False) -> Tensor:
-    """Which row of (view by view, queue) is every anchor's hardest (or easiest) negative: [A]."""
+def hardest_candidates(
+    batch: Batch, highest_cosine: Tensor | None = None, *, easiest: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Which row of (view by view, queue) is every anchor's hardest (or easiest) negative [A], and whether it has one.
+
+    Candidates above `highest_cosine` [A] are left out.
+    """
     layout, everyone = batch.layout, batch.everyone_VNd.detach().flatten(0, 1)
     groups = len(layout.groups)
     found = Hardest.start(groups * layout.own_samples, everyone)
-    operands = _Operands(layout.own_stack(everyone), everyone, batch.queue)
+    sign = -1.0 if easiest else 1.0
+    if highest_cosine is not None:
+        found = replace(found, limit=layout.own(highest_cosine), sign=sign)
+    operands = Operands(layout.own_stack(everyone), everyone, batch.queue)
     # fused kernels do not remember where a score stood
-    for part in _parts(layout, operands, -1.0 if easiest else 1.0, bounded=False, whole=True):
+    for part in parts_of(layout, operands, sign, bounded=False, whole=True, known=batch.known):
         if part.row_anchors is not None:
             columns = part.column_anchors if part.mirrored else None
             sums = found.counting_from(row=part.rows.start, column=part.columns.start)
             tiled_torch.reduce_block(
                 part.block, sums.part(part.row_anchors), None if columns is None else sums.part(columns)
             )
-    return distributed.gather_views(found.candidate.view(groups, -1), layout.ranks).flatten()
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One block of a contrast, where its rows and columns stand, and which of them are anchors."""
-
-    block: Block
-    rows: slice  # in this rank's stack
-    columns: slice  # in the stack of all ranks, or in the queue behind it
-    row_views: Views
-    column_views: Views
-    row_anchors: slice | None  # among this rank's anchors
-    column_anchors: slice | None  # among all ranks' anchors
-    mirrored: bool  # the columns are this rank's own rows too, so one visit serves both sides
-
-
-@dataclass(frozen=True)
-class _Operands:
-    """Embeddings as the backend multiplies them."""
-
-    stack: Tensor  # of this rank
-    everyone: Tensor
-    queue: Tensor | None
-
-    @classmethod
-    def of(cls, work: _Pass, own: Tensor, everyone: Tensor, queue: Tensor | None) -> _Operands:
-        """`own` is an operand already; alone, everyone is just this rank."""
-        operand, dtype = work.kernels.operand, work.embedding_type
-        all_rows = own if work.layout.ranks.size == 1 else operand(everyone, dtype)
-        return cls(own, all_rows, None if queue is None else operand(queue, dtype))
-
-
-def _parts(
-    layout: Layout, operands: _Operands, scale: float | Tensor, *, bounded: bool, whole: bool
-) -> Iterator[_Part]:
-    """The blocks that cover this rank's rows: alone, each pair of views once; among ranks, from both of its sides."""
-    alone = layout.ranks.size == 1
-    stack, everyone, queue = operands.stack, operands.everyone, operands.queue
-    blocks = layout.blocks(whole=whole or layout.views == 2)
-    sides = list(blocks) if layout.from_batch else []
-    if not alone:
-        sides += [(columns, rows) for rows, columns in sides if rows != columns]
-    for row_views, column_views in sides:
-        rows, columns = span(row_views, layout.own_samples), span(column_views, layout.samples)
-        yield _Part(
-            block=Block(
-                stack[rows],
-                everyone[columns],
-                scale,
-                excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
-                symmetric=alone and row_views == column_views,
-                bounded=bounded,
-            ),
-            rows=rows,
-            columns=columns,
-            row_views=row_views,
-            column_views=column_views,
-            row_anchors=_anchors(layout, row_views, column_views, layout.own_samples),
-            column_anchors=_anchors(layout, column_views, row_views, layout.samples),
-            mirrored=alone,
-        )
-    if queue is not None:
-        for views, anchors in _rows_of_anchors(layout):
-            rows = span(views, layout.own_samples)
-            yield _Part(
-                block=Block(stack[rows], queue, scale, bounded=bounded),
-                rows=rows,
-                columns=slice(len(everyone), len(everyone) + len(queue)),
-                row_views=views,
-                column_views=(),
-                row_anchors=anchors,
-                column_anchors=None,
-                mirrored=False,
-            )
-
-
-def _rows_of_anchors(layout: Layout) -> list[tuple[Views, slice]]:
-    """Views, and which anchors their rows are; all at once where every view has one group at most."""
-    views = tuple(group.view for group in layout.groups)
-    if views == tuple(range(len(views))):
-        return [(views, slice(0, len(views) * layout.own_samples))]
-    return [((view,), span((g,), layout.own_samples)) for g, view in enumerate(views)]
-
-
-def _anchors(layout: Layout, views: Views, over: Views, samples: int) -> slice | None:
-    """Where the rows of these views stand among the anchors that look for negatives over there, if they do."""
-    groups = [layout.group_of(view, over[0]) for view in views]
-    if any(group is None for group in groups):
-        return None
-    return span(tuple(g for g in groups if g is not None), samples)
+    exists = found.score > -torch.inf
+    candidate, some = (
+        distributed.gather_views(x.view(groups, -1), layout.ranks).flatten() for x in (found.candidate, exists)
+    )
+    return candidate, some
 
 
 class _Streamed(torch.autograd.Function):
@@ -179,8 +101,8 @@ class _Streamed(torch.autograd.Function):
             views, scale, work.phi, normalize=work.normalize, anchor_groups=groups, with_moment=learns_scale
         )
         everyone = distributed.gather_views(ready.rows.view(layout.views, own, -1), layout.ranks).flatten(0, 1)
-        operands = _Operands.of(work, ready.operand, everyone, queue)
-        for part in _parts(layout, operands, scale, bounded=work.normalize, whole=kernels.WHOLE_STACKS):
+        operands = Operands.of(kernels, ready.operand, everyone, queue, work.embedding_type)
+        for part in parts_of(layout, operands, scale, bounded=work.normalize, whole=kernels.WHOLE_STACKS):
             if part.row_anchors is not None:
                 columns = part.column_anchors if part.mirrored else None
                 kernels.reduce_block(
@@ -224,7 +146,7 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx: Any, g_value: Tensor | None, pull: _Pull) -> tuple[Tensor | None, ...]:
         rows, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:8]
-        operands, kept = _Operands(*embeddings), ctx.saved_tensors[8:]
+        operands, kept = Operands(*embeddings), ctx.saved_tensors[8:]
         scale, work = kept_scale(ctx, kept), ctx.work
         layout: Layout = work.layout
         needs_first, needs_second, needs_queue, needs_scale, _ = ctx.needs_input_grad
@@ -243,9 +165,15 @@ class _Streamed(torch.autograd.Function):
 
         from_negatives = d_queue = None
         if g_value is not None:
-            parts = _parts(layout, operands, scale, bounded=work.normalize, whole=work.kernels.WHOLE_STACKS)
-            from_negatives, d_queue = _negatives_gradient(
-                rows, parts, work, Side(value, g_value), needs_views, needs_queue
+            reduction = LogSumExp() if work.phi is None else MeanPhi(work.phi, layout.negatives)
+            from_negatives, d_queue = gradients_of_parts(
+                rows,
+                parts_of(layout, operands, scale, bounded=work.normalize, whole=work.kernels.WHOLE_STACKS),
+                lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
+                Side(layout.own(value), layout.own(g_value)),
+                Side(value, g_value),
+                needs_views,
+                needs_queue,
             )
         own_pull = None if pull.gradient is None else layout.own(pull.gradient)
         # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
@@ -280,45 +208,3 @@ def _averaged(like: Tensor, g_value: Tensor | None, pull: _Pull, layout: Layout)
     both = torch.stack([torch.zeros_like(like) if g is None else g for g in (g_positive, g_value)])
     averaged = distributed.average_over_ranks(both, layout.ranks)
     return averaged[1], _Pull(averaged[0])
-
-
-def _negatives_gradient(
-    stack: Tensor, parts: Iterator[_Part], work: _Pass, anchors: Side, needs_views: list[bool], needs_queue: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """What the negatives send to this rank's rows, perhaps in strips [P, V n, d] yet to be added, and to the queue."""
-    layout, kernels = work.layout, work.kernels
-    reduction = LogSumExp() if work.phi is None else MeanPhi(work.phi, layout.negatives)
-    own_anchors = Side(layout.own(anchors.value), layout.own(anchors.gradient))
-    d_stack = d_queue = None
-    for part in parts:
-        from_queue = not part.column_views
-        need_rows = any(needs_views[v] for v in part.row_views)
-        need_columns = needs_queue if from_queue else part.mirrored and any(needs_views[v] for v in part.column_views)
-        if not (need_rows or need_columns):
-            continue
-        d_rows, d_columns = kernels.block_gradients(
-            part.block,
-            reduction,
-            None if part.row_anchors is None else own_anchors.part(part.row_anchors),
-            None if part.column_anchors is None else anchors.part(part.column_anchors),
-            need_rows=need_rows,
-            need_columns=need_columns,
-        )
-        if d_stack is None and d_rows is not None and d_rows.shape[-2:] == stack.shape:
-            d_stack, d_rows = d_rows, None
-        elif d_stack is None:
-            d_stack = torch.zeros_like(stack)
-        if d_rows is not None:
-            d_stack = _added(d_stack)
-            d_stack[part.rows] += _added(d_rows)
-        if from_queue:
-            if d_columns is not None:
-                d_queue = _added(d_columns) if d_queue is None else d_queue.add_(_added(d_columns))
-        elif d_columns is not None:
-            d_stack[part.columns] += _added(d_columns)
-    return d_stack, d_queue
-
-
-def _added(gradient: Tensor) -> Tensor:
-    """The sum over the strips of columns that a kernel kept apart, if any."""
-    return gradient.sum(0) if gradient.dim() == 3 else gradient

@@ -13,12 +13,13 @@ Shape suffixes: R rows, C columns, d features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from flatclr.contrast.known import Codes
 from flatclr.contrast.numerics import effective_share
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Diagonal
@@ -32,6 +33,7 @@ class Block:
     excluded: tuple[Diagonal, ...] = ()
     symmetric: bool = False  # rows and columns are the same embeddings
     bounded: bool = False  # on the unit sphere: no score exceeds the scale
+    codes: Codes | None = None  # labels and ids of rows and columns, which exclude more pairs
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,12 @@ class Side:
     value: Tensor
     gradient: Tensor
 
-    def part(self, anchors: slice) -> Side:
-        return Side(self.value[anchors], self.gradient[anchors])
+    def part(self, anchors: slice) -> Self:
+        return replace(self, value=self.value[anchors], gradient=self.gradient[anchors])
+
+
+SideT = TypeVar("SideT", bound=Side)
+SideIn = TypeVar("SideIn", bound=Side, contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Tile:
     columns: slice
     excluded: tuple[Diagonal, ...]
     on_axis: bool  # of a symmetric block
+    codes: Codes | None = None
 
     def fill_excluded(self, values: Tensor, fill: float) -> Tensor:
         """Overwrite the excluded pairs of this tile in place."""
@@ -60,7 +67,8 @@ class Tile:
             if first < stop:
                 i, j = first - self.rows.start, first + diagonal.offset - self.columns.start
                 values[i : i + stop - first, j : j + stop - first].diagonal().fill_(fill)
-        return values
+        excluded = None if self.codes is None else self.codes.excluded(self.rows, self.columns)
+        return values if excluded is None else values.masked_fill_(excluded, fill)
 
 
 class Sums(Protocol):
@@ -73,10 +81,10 @@ class Sums(Protocol):
 SumsT = TypeVar("SumsT", bound=Sums)
 
 
-class Reduction(Protocol):
+class Reduction(Protocol[SideIn]):
     """A value per anchor with known slopes D_ij = d value_i / d s_ij."""
 
-    def pair_weights(self, scores: Tensor, tile: Tile, rows: Side | None, columns: Side | None) -> Tensor: ...
+    def pair_weights(self, scores: Tensor, tile: Tile, rows: SideIn | None, columns: SideIn | None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -209,16 +217,19 @@ class Hardest:
     candidate: Tensor
     first_row: int = 0
     first_column: int = 0
+    limit: Tensor | None = None  # sign * score above it does not count
+    sign: float = 1.0
 
     @classmethod
     def start(cls, anchors: int, like: Tensor) -> Hardest:
         return cls(like.new_full((anchors,), -torch.inf), torch.zeros(anchors, dtype=torch.long, device=like.device))
 
     def part(self, anchors: slice) -> Hardest:
-        return Hardest(self.score[anchors], self.candidate[anchors], self.first_row, self.first_column)
+        limit = None if self.limit is None else self.limit[anchors]
+        return replace(self, score=self.score[anchors], candidate=self.candidate[anchors], limit=limit)
 
     def counting_from(self, *, row: int, column: int) -> Hardest:
-        return Hardest(self.score, self.candidate, row, column)
+        return replace(self, first_row=row, first_column=column)
 
     def add_tile(self, scores: Tensor, tile: Tile, others: Hardest | None) -> None:
         tile.fill_excluded(scores, -torch.inf)
@@ -227,6 +238,8 @@ class Hardest:
             others._add(scores, dim=0, first=self.first_row + tile.rows.start)
 
     def _add(self, scores: Tensor, dim: int, first: int) -> None:
+        if self.limit is not None:
+            scores = scores.masked_fill(self.sign * scores > self.limit.unsqueeze(dim), -torch.inf)
         best, where = scores.max(dim)
         better = best > self.score
         self.score.copy_(torch.where(better, best, self.score))

@@ -16,7 +16,7 @@ from flatclr.contrast.kernels.reductions import (
     PhiSums,
     Ready,
     Reduction,
-    Side,
+    SideT,
     SumsT,
     Tile,
     start_sums,
@@ -105,7 +105,13 @@ def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> Non
 
 
 def block_gradients(
-    block: Block, reduction: Reduction, rows: Side | None, columns: Side | None, *, need_rows: bool, need_columns: bool
+    block: Block,
+    reduction: Reduction[SideT],
+    rows: SideT | None,
+    columns: SideT | None,
+    *,
+    need_rows: bool,
+    need_columns: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the block's rows and columns; a symmetric block puts both into the first.
 
@@ -139,5 +145,5 @@ def _visit(block: Block) -> Iterator[tuple[Tile, Tensor]]:
         rows = slice(r, min(r + edge, len(rows_Rd)))
         for c in range(r if block.symmetric else 0, columns_dC.shape[1], edge):
             columns = slice(c, min(c + edge, columns_dC.shape[1]))
-            tile = Tile(rows, columns, block.excluded, block.symmetric and r == c)
+            tile = Tile(rows, columns, block.excluded, block.symmetric and r == c, block.codes)
             yield tile, rows_Rd[rows] @ columns_dC[:, columns]

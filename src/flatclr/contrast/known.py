@@ -1,0 +1,149 @@
+"""What a user knows of the samples: labels that make positives, ids that are never negatives, hard negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr import distributed
+from flatclr.checks import FLOAT_TYPES
+from flatclr.contrast.options import Given
+from flatclr.contrast.relation import Layout, Views
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Labels and ids of the rows and of the columns of a block, and which pairs of them are meant."""
+
+    row_labels: Tensor | None
+    column_labels: Tensor | None
+    row_ids: Tensor | None
+    column_ids: Tensor | None
+    positives: bool = False  # the pairs of one label; else those that may be negatives
+
+    def excluded(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor | None:
+        """Which pairs of a tile are not meant, [rows, columns]; the same sample is another matter."""
+        excluded = None
+        if self.row_labels is not None and self.column_labels is not None:
+            row_labels, column_labels = self.row_labels[rows].unsqueeze(1), self.column_labels[columns]
+            excluded = row_labels != column_labels if self.positives else row_labels == column_labels
+        if self.row_ids is not None and self.column_ids is not None:
+            same = self.row_ids[rows].unsqueeze(1) == self.column_ids[columns]
+            excluded = same if excluded is None else excluded.logical_or_(same)
+        return excluded
+
+
+@dataclass(frozen=True)
+class Known:
+    """Labels and ids of all ranks' samples [N] and of the queue [M]; None where nothing was said."""
+
+    labels: Tensor | None = None
+    ids: Tensor | None = None
+    queue_labels: Tensor | None = None
+    queue_ids: Tensor | None = None
+
+    def codes(self, layout: Layout, row_views: Views, column_views: Views, *, positives: bool) -> Codes:
+        """Of this rank's rows of some views against everyone's of others."""
+        row_labels, row_ids = (_repeated(_own(of, layout), row_views) for of in (self.labels, self.ids))
+        return Codes(
+            row_labels, _repeated(self.labels, column_views), row_ids, _repeated(self.ids, column_views), positives
+        )
+
+    def queue_codes(self, layout: Layout, row_views: Views) -> Codes:
+        """Of this rank's rows of some views against the queue."""
+        row_labels, row_ids = (_repeated(_own(of, layout), row_views) for of in (self.labels, self.ids))
+        return Codes(row_labels, self.queue_labels, row_ids, self.queue_ids)
+
+    def same(self, samples_AM: Tensor, candidates_AM: Tensor, layout: Layout) -> Tensor:
+        """Whether rows of (view by view, queue) may not be negatives of these samples."""
+        excluded = torch.zeros_like(candidates_AM, dtype=torch.bool)
+        for of, of_queue in ((self.labels, self.queue_labels), (self.ids, self.queue_ids)):
+            if of is not None:
+                everyone = of.repeat(layout.views)
+                everyone = everyone if of_queue is None else torch.cat([everyone, of_queue])
+                excluded |= of[samples_AM] == everyone[candidates_AM]
+        return excluded
+
+
+def known_of(given: Given, like: Tensor, queued: int, ranks: distributed.Ranks) -> Known | None:
+    """Labels and ids as they came with a call, checked on every rank and gathered; checks hard negatives too."""
+    problem, codes = None, {}
+    try:
+        codes = _checked(given, like, queued)
+    except (TypeError, ValueError) as error:
+        if ranks.size == 1:
+            raise
+        problem = str(error)
+    distributed.fail_together(problem, like.device, ranks)
+    labels, ids = (_gathered(codes.get(name), ranks) for name in ("labels", "ids"))
+    if labels is None and ids is None:
+        return None
+    return Known(labels, ids, codes.get("negative_labels"), codes.get("negative_ids"))
+
+
+def _checked(given: Given, like: Tensor, queued: int) -> dict[str, Tensor | None]:
+    """Labels and ids by name, on the views' device."""
+    codes: dict[str, Tensor | None] = {}
+    for name, mine, theirs in (
+        ("labels", given.get("labels"), given.get("negative_labels")),
+        ("ids", given.get("ids"), given.get("negative_ids")),
+    ):
+        if theirs is not None and (mine is None or queued == 0):
+            missing = "negatives" if queued == 0 else name
+            raise ValueError(f"negative_{name} must come with {missing}=, got them alone; pass both or neither.")
+        if mine is not None and queued and theirs is None:
+            raise ValueError(
+                f"{name} with a queue must come with negative_{name} [{queued}], got none; say what its rows are."
+            )
+        codes[name] = _codes(name, mine, len(like), like.device)
+        codes[f"negative_{name}"] = _codes(f"negative_{name}", theirs, queued, like.device)
+    if given.get("hard_negatives") is not None:
+        _require_hard_negatives(given["hard_negatives"], like)
+    return codes
+
+
+def _require_hard_negatives(hard: Any, like: Tensor) -> None:
+    """Refuse anything but [N, H, d] of the views' type."""
+    samples, d = like.shape
+    if not isinstance(hard, Tensor):
+        raise TypeError(f"hard_negatives must be a torch.Tensor [N, H, d], got {type(hard).__name__}; stack them.")
+    if hard.dim() != 3 or hard.shape[0] != samples or hard.shape[1] == 0 or hard.shape[2] != d:
+        raise ValueError(
+            f"hard_negatives must have shape [{samples}, H, {d}], got {list(hard.shape)}; "
+            "row n holds those of sample n."
+        )
+    if hard.dtype not in FLOAT_TYPES or hard.dtype != like.dtype or hard.device != like.device:
+        raise TypeError(
+            f"hard_negatives must be {like.dtype} on {like.device} as the views, got {hard.dtype} on {hard.device}; "
+            "call .to(z) on them."
+        )
+
+
+def _codes(name: str, codes: Any, count: int, device: torch.device) -> Tensor | None:
+    if codes is None:
+        return None
+    codes = torch.as_tensor(codes)
+    if codes.dim() != 1 or len(codes) != count or codes.dtype.is_floating_point or codes.dtype.is_complex:
+        raise ValueError(
+            f"{name} must be {count} whole numbers, one per sample, got {codes.dtype} of shape {list(codes.shape)}; "
+            "number them with integers."
+        )
+    moved: Tensor = codes.to(device)
+    return moved
+
+
+def _gathered(codes: Tensor | None, ranks: distributed.Ranks) -> Tensor | None:
+    if codes is None or ranks.size == 1:
+        return codes
+    return distributed.gather_views(codes.long().unsqueeze(0), ranks).squeeze(0)
+
+
+def _own(codes: Tensor | None, layout: Layout) -> Tensor | None:
+    return None if codes is None else codes[layout.ranks.own_rows(layout.own_samples)]
+
+
+def _repeated(codes: Tensor | None, views: Views) -> Tensor | None:
+    return None if codes is None else codes.repeat(len(views))

@@ -1,0 +1,176 @@
+"""The blocks that cover a contrast, where their rows and columns stand, and what they send back.
+
+Shape suffixes: V views, n samples of this rank, N of all, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from flatclr.contrast.kernels import Kernels
+from flatclr.contrast.kernels.reductions import Block, SideIn, SideT
+from flatclr.contrast.known import Known
+from flatclr.contrast.relation import Layout, Views, same_sample_pairs, span
+
+
+class BlockGradients(Protocol[SideIn]):
+    """Gradients of a block's rows and columns under one reduction."""
+
+    def __call__(
+        self, block: Block, rows: SideIn | None, columns: SideIn | None, /, *, need_rows: bool, need_columns: bool
+    ) -> tuple[Tensor | None, Tensor | None]: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of a contrast, where its rows and columns stand, and which of them are anchors."""
+
+    block: Block
+    rows: slice  # in this rank's stack
+    columns: slice  # in the stack of all ranks, or in the queue behind it
+    row_views: Views
+    column_views: Views
+    row_anchors: slice | None  # among this rank's anchors
+    column_anchors: slice | None  # among all ranks' anchors
+    mirrored: bool  # the columns are this rank's own rows too, so one visit serves both sides
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Embeddings as the backend multiplies them."""
+
+    stack: Tensor  # of this rank
+    everyone: Tensor
+    queue: Tensor | None
+
+    @classmethod
+    def of(cls, kernels: Kernels, own: Tensor, everyone: Tensor, queue: Tensor | None, dtype: torch.dtype) -> Operands:
+        """`own` is an operand already; alone, everyone is just this rank."""
+        all_rows = own if len(own) == len(everyone) else kernels.operand(everyone, dtype)
+        return cls(own, all_rows, None if queue is None else kernels.operand(queue, dtype))
+
+
+def parts_of(
+    layout: Layout,
+    operands: Operands,
+    scale: float | Tensor,
+    *,
+    bounded: bool,
+    whole: bool,
+    known: Known | None = None,
+    positives: bool = False,
+) -> Iterator[Part]:
+    """The blocks that cover this rank's rows: alone, each pair of views once; among ranks, from both of its sides.
+
+    With `positives` they are to find rows of one label, else negatives, for which a queue is visited too.
+    """
+    alone = layout.ranks.size == 1
+    stack, everyone, queue = operands.stack, operands.everyone, operands.queue
+    blocks = layout.blocks(whole=whole or layout.views == 2)
+    sides = list(blocks) if layout.from_batch or positives else []
+    if not alone:
+        sides += [(columns, rows) for rows, columns in sides if rows != columns]
+    for row_views, column_views in sides:
+        rows, columns = span(row_views, layout.own_samples), span(column_views, layout.samples)
+        yield Part(
+            block=Block(
+                stack[rows],
+                everyone[columns],
+                scale,
+                excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
+                symmetric=alone and row_views == column_views,
+                bounded=bounded,
+                codes=None if known is None else known.codes(layout, row_views, column_views, positives=positives),
+            ),
+            rows=rows,
+            columns=columns,
+            row_views=row_views,
+            column_views=column_views,
+            row_anchors=_anchors(layout, row_views, column_views, layout.own_samples),
+            column_anchors=_anchors(layout, column_views, row_views, layout.samples),
+            mirrored=alone,
+        )
+    if queue is not None and not positives:
+        for views, anchors in _rows_of_anchors(layout):
+            rows = span(views, layout.own_samples)
+            yield Part(
+                block=Block(
+                    stack[rows],
+                    queue,
+                    scale,
+                    bounded=bounded,
+                    codes=None if known is None else known.queue_codes(layout, views),
+                ),
+                rows=rows,
+                columns=slice(len(everyone), len(everyone) + len(queue)),
+                row_views=views,
+                column_views=(),
+                row_anchors=anchors,
+                column_anchors=None,
+                mirrored=False,
+            )
+
+
+def _rows_of_anchors(layout: Layout) -> list[tuple[Views, slice]]:
+    """Views, and which anchors their rows are; all at once where every view has one group at most."""
+    views = tuple(group.view for group in layout.groups)
+    if views == tuple(range(len(views))):
+        return [(views, slice(0, len(views) * layout.own_samples))]
+    return [((view,), span((g,), layout.own_samples)) for g, view in enumerate(views)]
+
+
+def _anchors(layout: Layout, views: Views, over: Views, samples: int) -> slice | None:
+    """Where the rows of these views stand among the anchors that look for negatives over there, if they do."""
+    groups = [layout.group_of(view, over[0]) for view in views]
+    if any(group is None for group in groups):
+        return None
+    return span(tuple(g for g in groups if g is not None), samples)
+
+
+def gradients_of_parts(
+    stack: Tensor,
+    parts: Iterable[Part],
+    block_gradients: BlockGradients[SideT],
+    own_anchors: SideT,
+    anchors: SideT,
+    needs_views: list[bool],
+    needs_queue: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """What pairs send to this rank's rows, perhaps in strips [P, V n, d] yet to be added, and to the queue."""
+    d_stack = d_queue = None
+    for part in parts:
+        from_queue = not part.column_views
+        need_rows = any(needs_views[v] for v in part.row_views)
+        need_columns = needs_queue if from_queue else part.mirrored and any(needs_views[v] for v in part.column_views)
+        if not (need_rows or need_columns):
+            continue
+        d_rows, d_columns = block_gradients(
+            part.block,
+            None if part.row_anchors is None else own_anchors.part(part.row_anchors),
+            None if part.column_anchors is None else anchors.part(part.column_anchors),
+            need_rows=need_rows,
+            need_columns=need_columns,
+        )
+        if d_stack is None and d_rows is not None and d_rows.shape[-2:] == stack.shape:
+            d_stack, d_rows = d_rows, None
+        elif d_stack is None:
+            d_stack = torch.zeros_like(stack)
+        if d_rows is not None:
+            d_stack = added(d_stack)
+            d_stack[part.rows] += added(d_rows)
+        if from_queue:
+            if d_columns is not None:
+                d_queue = added(d_columns) if d_queue is None else d_queue.add_(added(d_columns))
+        elif d_columns is not None:
+            d_stack[part.columns] += added(d_columns)
+    return d_stack, d_queue
+
+
+def added(gradient: Tensor) -> Tensor:
+    """The sum over the strips of columns that a kernel kept apart, if any."""
+    return gradient.sum(0) if gradient.dim() == 3 else gradient

@@ -1,0 +1,224 @@
+"""The numbers of a contrast whose relation is more than two views on a diagonal.
+
+Several views give every anchor several positives, labels give more, ids and a margin take negatives away, hard
+negatives add some that are the anchor's own. Each source of negatives gives its log-sum-exp, and these are added.
+
+Shape suffixes: V views, N samples, A anchors, P other views, H hard negatives, d features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flatclr.contrast.batch import Batch
+from flatclr.contrast.drawn import candidate_scores
+from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.phi import Phi
+from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
+from flatclr.contrast.streamed import hardest_candidates
+
+IDENTITY = Phi("identity", value=lambda s: s, derivative=lambda s: 1.0)
+SOFTPLUS_OF_MINUS = Phi("softplus_of_minus", value=lambda s: F.softplus(-s), derivative=lambda s: -torch.sigmoid(-s))
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The positives of every anchor: the other views of its sample and, with labels, rows of its label."""
+
+    batch: Batch
+    scale: float | Tensor
+    route: str
+
+    @cached_property
+    def view_scores_AP(self) -> Tensor:
+        """Scores of the other views of each anchor's sample."""
+        with torch.enable_grad(), no_autocast(self.batch.views[0]):
+            stack_NVd = self.batch.everyone_VNd.transpose(0, 1)
+            products_VVN = (stack_NVd @ stack_NVd.mT).permute(1, 2, 0)
+            groups = self.batch.layout.groups
+            cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
+            return cosines_AP * _by_row(self.scale)
+
+    @property
+    def has_labels(self) -> bool:
+        return self.batch.known is not None and self.batch.known.labels is not None
+
+    @cached_property
+    def count(self) -> int | Tensor:
+        """Per anchor."""
+        views = self.view_scores_AP.shape[1]
+        return views + self._of_label.count if self.has_labels else views
+
+    @cached_property
+    def mean_score(self) -> Tensor:
+        """[A]"""
+        if not self.has_labels:
+            return self.view_scores_AP.mean(1)
+        with torch.enable_grad():
+            return (self.view_scores_AP.sum(1) + self._of_label.value) / self.count
+
+    @cached_property
+    def _of_label(self) -> PairSums:
+        with torch.enable_grad():
+            return self._sums_of_label(IDENTITY)
+
+    def _sums_of_label(self, phi: Phi | None, shift: Tensor | None = None) -> PairSums:
+        return reduce_selected(self.batch, self.scale, self.route, Wanted(phi, positives=True, shift=shift))
+
+    def mean_phi(self, phi: Phi) -> Tensor:
+        """mean of phi(s) over the positives of every anchor."""
+        total = phi.values(self.view_scores_AP).sum(1)
+        return (total + self._sums_of_label(phi).value if self.has_labels else total) / self.count
+
+    def info_nce(self, logsumexp_A: Tensor) -> Tensor:
+        """mean of softplus(l - s) over the positives of every anchor: each alone against the negatives."""
+        without = logsumexp_A.isnan()  # an anchor without negatives has no l, and must not send a NaN back
+        finite_A = logsumexp_A.masked_fill(without, 0.0)
+        total = F.softplus(finite_A.unsqueeze(1) - self.view_scores_AP, threshold=40).sum(1)
+        if self.has_labels:
+            total = total + self._sums_of_label(SOFTPLUS_OF_MINUS, finite_A).value
+        return (total / self.count).masked_fill(without, torch.nan)
+
+    def logsumexp(self) -> Tensor:
+        """log of the sum of exp(s) over the positives of every anchor."""
+        total = self.view_scores_AP.logsumexp(1)
+        return torch.logaddexp(total, self._sums_of_label(None).value) if self.has_labels else total
+
+    def detach(self) -> Positives:
+        scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
+        return Positives(self.batch.detach(), scale, self.route)
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """The log-sum-exp of every anchor's negatives, wherever they came from."""
+
+    logsumexp: Tensor  # [A]; NaN where an anchor has none
+    squares: Tensor  # [A], log sum_j exp(2 s_ij), without gradient
+    count: int | Tensor
+    counted: Tensor | None  # which anchors have negatives; None: all
+
+    def ess(self) -> Tensor:
+        """(sum_j e^s)^2 / (K sum_j e^2s) per anchor, in [1/K, 1]."""
+        share = (2 * self.logsumexp.detach() - self.squares).exp() / self.count
+        if isinstance(self.count, Tensor):
+            return torch.minimum(torch.maximum(share, 1 / self.count), torch.ones_like(share))
+        return share.clamp(1 / self.count, 1)
+
+
+def negatives_of(batch: Batch, scale: float | Tensor, route: str, positives: Positives) -> Negatives:
+    """The log-sum-exp over batch, queue, drawn and hard negatives."""
+    sums = _merged(_sources(batch, scale, route, Wanted(highest_cosine=_highest_cosine(batch, positives))))
+    assert sums.squares is not None
+    if not batch.counts_differ:
+        return Negatives(sums.value, sums.squares, batch.negatives, None)
+    counted = require_some(sums.count > 0)
+    return Negatives(sums.value.masked_fill(~counted, torch.nan), sums.squares, sums.count, counted)
+
+
+def mean_phi_of(batch: Batch, scale: float | Tensor, route: str, phi: Phi, positives: Positives) -> Tensor:
+    """mean_j phi(s_ij) over every anchor's negatives; NaN where it has none."""
+    wanted = Wanted(phi, highest_cosine=_highest_cosine(batch, positives))
+    sources = _sources(batch, scale, route, wanted)
+    total = torch.stack([source.value for source in sources]).sum(0)
+    if not batch.counts_differ:
+        return total / batch.negatives
+    count = torch.stack([source.count for source in sources]).sum(0)
+    counted = require_some(count > 0)
+    return (total / count.clamp_min(1)).masked_fill(~counted, torch.nan)
+
+
+def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
+    """Scores of every anchor against its sample's hard negatives: [A, H]."""
+    assert batch.hard_nHd is not None
+    layout = batch.layout
+    with no_autocast(batch.views[0]):
+        own_Vnd = batch.own_Vnd
+        own_Gnd = torch.stack([own_Vnd[group.view] for group in layout.groups])
+        products_GnH = torch.einsum("gnd,nhd->gnh", own_Gnd, batch.hard_nHd)
+    return batch.gathered(products_GnH).flatten(0, 1) * _by_row(scale)
+
+
+def require_some(counted_A: Tensor) -> Tensor:
+    """Refuse a batch none of whose anchors has a negative left; waits for the device unless a step is captured."""
+    if torch.compiler.is_compiling() or (counted_A.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return counted_A
+    if not counted_A.any():
+        raise ValueError(
+            f"at least one anchor must have a negative, got {len(counted_A)} anchors without; their labels, ids or "
+            "the false-negative margin leave none: mix the batch, or pass negatives=."
+        )
+    return counted_A
+
+
+def _highest_cosine(batch: Batch, positives: Positives) -> Tensor | None:
+    """Above which cosine a candidate counts as a false negative."""
+    margin = batch.options.false_negative_margin
+    if margin is None:
+        return None
+    return positives.mean_score.detach() / _detached(positives.scale) + margin
+
+
+def _sources(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> list[PairSums]:
+    sources = []
+    if batch.layout.negatives:
+        sources.append(reduce_selected(batch, scale, route, wanted))
+    if batch.hard_nHd is not None:
+        scores_AH = hard_scores(batch, scale)
+        sources.append(sums_of_matrix(scores_AH, torch.zeros_like(scores_AH, dtype=torch.bool), wanted, scale))
+    return sources
+
+
+def _merged(sources: list[PairSums]) -> PairSums:
+    """Log-sum-exps added up."""
+    first, *others = sources
+    for other in others:
+        assert first.squares is not None
+        assert other.squares is not None
+        squares = torch.logaddexp(first.squares, other.squares)
+        first = PairSums(torch.logaddexp(first.value, other.value), squares, first.count + other.count)
+    return first
+
+
+def _by_row(scale: float | Tensor) -> float | Tensor:
+    return scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
+
+
+def _detached(scale: float | Tensor) -> float | Tensor:
+    return scale.detach() if isinstance(scale, Tensor) else scale
+
+
+def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest: bool) -> Tensor:
+    """Score of every anchor's hardest (or easiest) negative, NaN where it has none; its pair alone gets a gradient."""
+    highest = _highest_cosine(batch, Positives(batch, scale, route))
+    found = []
+    if batch.drawn_Ak is not None:
+        drawn = candidate_scores(batch, _by_row(scale), batch.drawn_Ak.clamp_min(0))
+        found.append(_extreme(drawn, batch.drawn_Ak < 0, highest, scale, hardest=hardest))
+    elif batch.layout.negatives:
+        with no_autocast(batch.views[0]):
+            where_A, found_A = hardest_candidates(batch, highest, easiest=not hardest)
+        best = candidate_scores(batch, _by_row(scale), where_A.unsqueeze(1)).squeeze(1)
+        found.append(best.masked_fill(~found_A, -torch.inf if hardest else torch.inf))
+    if batch.hard_nHd is not None:
+        scores_AH = hard_scores(batch, scale)
+        nothing = torch.zeros_like(scores_AH, dtype=torch.bool)
+        found.append(_extreme(scores_AH, nothing, highest, scale, hardest=hardest))
+    best = torch.stack(found).amax(0) if hardest else torch.stack(found).amin(0)
+    counted = require_some(best.detach().isfinite())
+    return best.masked_fill(~counted, torch.nan)
+
+
+def _extreme(
+    scores: Tensor, excluded: Tensor, highest: Tensor | None, scale: float | Tensor, *, hardest: bool
+) -> Tensor:
+    if highest is not None:
+        excluded = excluded | (lens_of(highest, scale).seen(scores.detach(), 1) == -torch.inf)
+    if hardest:
+        return scores.masked_fill(excluded, -torch.inf).amax(1)
+    return scores.masked_fill(excluded, torch.inf).amin(1)

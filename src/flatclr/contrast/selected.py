@@ -1,0 +1,281 @@
+"""Sums over the pairs that a relation selects, for any number of views, labels, ids, margins and temperatures.
+
+Dense or streamed. A pair is selected because it may be a negative, or because its ends have one label; never because
+they are views of one sample, which are few and are looked at one by one elsewhere.
+
+Shape suffixes: V views, G groups of anchors, n samples of this rank, N of all, A anchors, C candidates, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr import distributed
+from flatclr.checks import refuse_double_backward
+from flatclr.contrast.batch import Batch
+from flatclr.contrast.drawn import candidate_scores
+from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.kernels.reductions import Block, Reduction
+from flatclr.contrast.kernels.selected import (
+    Lens,
+    SelectedLogSumExp,
+    SelectedLogSumExpSums,
+    SelectedPhi,
+    SelectedPhiSums,
+    SelectedSide,
+)
+from flatclr.contrast.known import Known
+from flatclr.contrast.numerics import accumulation_type, keep_scale, kept_scale, no_autocast, to_sphere
+from flatclr.contrast.parts import Operands, Part, gradients_of_parts, parts_of
+from flatclr.contrast.phi import Phi
+from flatclr.contrast.relation import Layout
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which pairs are meant and what is wanted of them."""
+
+    phi: Phi | None = None  # sum_j phi(s_ij - shift_i); None: log sum_j exp(s_ij)
+    positives: bool = False  # pairs of one label in the batch, else negatives of batch and queue
+    shift: Tensor | None = None  # [A]
+    highest_cosine: Tensor | None = None  # [A]; pairs above it are left out, without gradient
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """One value per anchor of all ranks."""
+
+    value: Tensor  # of nothing: -inf for a log-sum-exp, else 0
+    squares: Tensor | None  # log sum_j exp(2 s_ij), without gradient
+    count: Tensor  # pairs that were selected
+
+
+def reduce_selected(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> PairSums:
+    """The sums of every anchor; `scale` is a number, a 0-dim tensor, or one value per anchor."""
+    with no_autocast(batch.views[0]):
+        if route == "dense" or (route == "drawn" and not wanted.positives):
+            return sums_of_matrix(*_score_matrix(batch, scale, wanted), wanted, scale)
+        return _streamed(batch, scale, wanted)
+
+
+def sums_of_matrix(scores_AC: Tensor, excluded_AC: Tensor, wanted: Wanted, scale: float | Tensor) -> PairSums:
+    """The sums of scores that are all there, in plain PyTorch."""
+    if wanted.highest_cosine is not None:
+        lens = lens_of(wanted.highest_cosine, scale)
+        excluded_AC = excluded_AC | (lens.seen(scores_AC.detach(), 1) == -torch.inf)
+    count = excluded_AC.logical_not().sum(1)
+    if wanted.phi is None:
+        left = scores_AC.masked_fill(excluded_AC, -torch.inf)
+        return PairSums(left.logsumexp(1), (2 * left.detach()).logsumexp(1), count)
+    shifted = scores_AC if wanted.shift is None else scores_AC - wanted.shift.unsqueeze(1)
+    # what a function does to pairs that are left out must not reach the gradient, not even as a NaN
+    values = wanted.phi.values(shifted.masked_fill(excluded_AC, 0.0)).masked_fill(excluded_AC, 0.0)
+    return PairSums(values.sum(1), None, count)
+
+
+def lens_of(highest_cosine: Tensor | None, scale: float | Tensor) -> Lens:
+    """What anchors see of scores that carry this scale already; of a negative one the largest cosine is the lowest."""
+    if highest_cosine is None:
+        return Lens()
+    if isinstance(scale, Tensor):
+        scale = scale.detach()
+        return Lens(limit=highest_cosine * scale.abs(), sign=scale.sign())
+    return Lens(limit=highest_cosine * abs(scale), sign=1.0 if scale > 0 else -1.0)
+
+
+def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
+    """(scores, which of them are not meant) of every anchor against its candidates, [A, C]."""
+    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
+    if batch.drawn_Ak is not None and not wanted.positives:
+        return candidate_scores(batch, by_anchor, batch.drawn_Ak.clamp_min(0)), batch.drawn_Ak < 0
+    layout, known, everyone_VNd = batch.layout, batch.known or Known(), batch.everyone_VNd
+    whole = replace(layout, ranks=distributed.ALONE, own_samples=layout.samples)
+    samples_N1 = torch.arange(layout.samples, device=everyone_VNd.device).unsqueeze(1)
+    products, excluded = [], []
+    for group in layout.groups:
+        candidates = group.candidates if layout.from_batch or wanted.positives else ()
+        blocks = [everyone_VNd[view] for view in candidates]
+        codes = [known.codes(whole, (group.view,), candidates, positives=wanted.positives)] if candidates else []
+        same_sample = samples_N1 == samples_N1.repeat(len(candidates), 1).T
+        if batch.queue is not None and not wanted.positives:
+            blocks.append(batch.queue)
+            codes.append(known.queue_codes(whole, (group.view,)))
+            same_sample = torch.cat([same_sample, same_sample.new_zeros(layout.samples, len(batch.queue))], 1)
+        products.append(everyone_VNd[group.view] @ torch.cat(blocks).T)
+        by_code = [c.excluded() for c in codes]
+        if any(mask is not None for mask in by_code):
+            same_sample = same_sample | torch.cat([mask for mask in by_code if mask is not None], 1)
+        excluded.append(same_sample)
+    return torch.cat(products) * by_anchor, torch.cat(excluded)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Everything about a streamed pass that is not a tensor with gradient."""
+
+    layout: Layout
+    known: Known | None
+    phi: Phi | None
+    positives: bool
+    normalize: bool
+    shared_loss: bool
+    highest_cosine: Tensor | None
+
+    def parts(self, operands: Operands, scale: float | Tensor) -> Iterator[Part]:
+        tile_scale = 1.0 if isinstance(scale, Tensor) and scale.dim() else scale
+        return parts_of(
+            self.layout,
+            operands,
+            tile_scale,
+            bounded=self.normalize,
+            whole=True,
+            known=self.known,
+            positives=self.positives,
+        )
+
+    def lens(self, scale: float | Tensor) -> Lens:
+        """Of all ranks' anchors."""
+        lens = lens_of(self.highest_cosine, scale)
+        return replace(lens, scale=scale) if isinstance(scale, Tensor) and scale.dim() else lens
+
+    def own_lens(self, scale: float | Tensor) -> Lens:
+        lens = self.lens(scale)
+        own_scale, limit = (None if x is None else self.layout.own(x) for x in (lens.scale, lens.limit))
+        sign = self.layout.own(lens.sign) if isinstance(lens.sign, Tensor) and lens.sign.dim() else lens.sign
+        return Lens(own_scale, limit, sign)
+
+
+def _streamed(batch: Batch, scale: float | Tensor, wanted: Wanted) -> PairSums:
+    work = _Work(
+        batch.layout,
+        batch.known,
+        wanted.phi,
+        wanted.positives,
+        batch.options.normalize,
+        batch.options.shared_loss,
+        wanted.highest_cosine,
+    )
+    value, other, count = _SelectedPairs.apply(torch.cat(batch.views), batch.queue, scale, wanted.shift, work)
+    return PairSums(value, other if wanted.phi is None else None, count)
+
+
+class _SelectedPairs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, stack: Tensor, queue: Tensor | None, scale: float | Tensor, shift: Tensor | None, work: _Work
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(value, log-sum-exp of twice the scores or the sum of slopes, count) of all ranks' anchors."""
+        layout = work.layout
+        groups, own = len(layout.groups), layout.own_samples
+        unit, inverse_norms = stack.to(accumulation_type(stack)), None
+        if work.normalize:
+            unit, inverse_norms = to_sphere(unit)
+        everyone = distributed.gather_views(unit.view(layout.views, own, -1), layout.ranks).flatten(0, 1)
+        operands = Operands(unit, everyone, queue)
+        sums = _start(work, unit, scale, shift, with_moment=ctx.needs_input_grad[2])
+        for part in work.parts(operands, scale):
+            if part.row_anchors is not None:
+                columns = part.column_anchors if part.mirrored else None
+                tiled_torch.reduce_block(
+                    part.block, sums.part(part.row_anchors), None if columns is None else sums.part(columns)
+                )
+        results, count = sums.results(), sums.count
+        if layout.ranks.size > 1:
+            packed_Gnq = torch.stack([q.view(groups, own) for q in results], dim=2)
+            results = [q.flatten() for q in distributed.gather_views(packed_Gnq, layout.ranks).unbind(2)]
+            count = distributed.gather_views(count.view(groups, own), layout.ranks).flatten()
+        value, other, *moments = results
+        kept_value = value.masked_fill(count == 0, 0.0) if work.phi is None else shift
+        ctx.save_for_backward(
+            unit,
+            inverse_norms,
+            everyone,
+            queue,
+            kept_value,
+            other,
+            count,
+            moments[0] if moments else None,
+            *keep_scale(ctx, scale),
+        )
+        ctx.work, ctx.embedding_type = work, stack.dtype
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(other, count)
+        return value, other, count
+
+    @staticmethod
+    def backward(ctx: Any, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
+        if g_value is None:
+            return None, None, None, None, None
+        with no_autocast(ctx.saved_tensors[0]):
+            return _SelectedPairs._gradients(ctx, g_value)
+
+    @staticmethod
+    def _gradients(ctx: Any, g_value: Tensor) -> tuple[Tensor | None, ...]:
+        unit, inverse_norms, everyone, queue, value, slopes, count, moment, *kept = ctx.saved_tensors
+        scale, work = kept_scale(ctx, kept), ctx.work
+        layout: Layout = work.layout
+        needs_stack, needs_queue, needs_scale, needs_shift, _ = ctx.needs_input_grad
+        g_value = g_value.masked_fill(count == 0, 0.0)  # also where NaN stands for what is not there
+        d_shift = -g_value * slopes if needs_shift else None
+        if layout.ranks.size > 1 and not work.shared_loss:
+            g_value = distributed.average_over_ranks(g_value, layout.ranks)
+        d_scale = None
+        if needs_scale:
+            d_scale = g_value * moment / scale
+            d_scale = d_scale if isinstance(scale, Tensor) and scale.dim() else d_scale.sum()
+        reduction: Reduction[SelectedSide] = SelectedLogSumExp() if work.phi is None else SelectedPhi(work.phi)
+        value = torch.zeros_like(g_value) if value is None else value
+        d_unit, d_queue = gradients_of_parts(
+            unit,
+            work.parts(Operands(unit, everyone, queue), scale),
+            partial(_block_gradients, reduction),
+            SelectedSide(layout.own(value), layout.own(g_value), work.own_lens(scale)),
+            SelectedSide(value, g_value, work.lens(scale)),
+            [needs_stack] * layout.views,
+            needs_queue,
+        )
+        # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
+        (d_stack,) = tiled_torch.views_gradient(
+            d_unit,
+            None,
+            unit,
+            inverse_norms,
+            1.0,
+            views=1,
+            sign=1.0,
+            factor=float(layout.ranks.size),
+            dtype=ctx.embedding_type,
+        )
+        if d_queue is not None and layout.ranks.size > 1:
+            d_queue.mul_(layout.ranks.size)
+        return d_stack, d_queue, d_scale, d_shift, None
+
+
+def _start(
+    work: _Work, like: Tensor, scale: float | Tensor, shift: Tensor | None, *, with_moment: bool
+) -> SelectedLogSumExpSums | SelectedPhiSums:
+    """Sums of this rank's anchors, with nothing in them yet."""
+    anchors, lens = len(work.layout.groups) * work.layout.own_samples, work.own_lens(scale)
+    if work.phi is None:
+        return SelectedLogSumExpSums.of(anchors, like, lens, with_moment=with_moment)
+    own_shift = None if shift is None else work.layout.own(shift)
+    return SelectedPhiSums.of(anchors, like, work.phi, own_shift, lens, with_moment=with_moment)
+
+
+def _block_gradients(
+    reduction: Reduction[SelectedSide],
+    block: Block,
+    rows: SelectedSide | None,
+    columns: SelectedSide | None,
+    *,
+    need_rows: bool,
+    need_columns: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    return tiled_torch.block_gradients(block, reduction, rows, columns, need_rows=need_rows, need_columns=need_columns)
