@@ -24,7 +24,15 @@ def as_tensor(rows_Nd: Array) -> Tensor:
 
 
 def turned(rows_Nd: Array, i: int, j: int, angle_N: Array) -> Array:
-    """Each row turned by its own angle in the plane of coordinates i and j.
+    """Each row turned by its own angle in the plane of two coordinates.
+
+    Args:
+        rows_Nd: the rows.
+        i, j: the coordinates; an angle of pi / 2 takes coordinate i to coordinate j.
+        angle_N: radians.
+
+    Returns:
+        [N, d], a copy.
 
     >>> turned(np.array([[1.0, 0.0], [0.0, 2.0]]), 0, 1, np.full(2, np.pi / 2)).round(6).tolist()
     [[0.0, 1.0], [-2.0, 0.0]]

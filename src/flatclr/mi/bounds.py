@@ -240,7 +240,7 @@ def ba(log_q_N: Tensor, entropy_nats: float) -> Tensor:
 
 
 def club(log_q_KK: Tensor) -> Tensor:
-    """Upper bound E_p log q(y | x) - E_q log q(y | x), if q(y | x) is the true conditional density.
+    """Upper bound E_p log q(y | x) - E_x E_y log q(y | x), if q(y | x) is the true conditional density.
 
     Args:
         log_q_KK: log q(y_j | x_i) at [i, j].

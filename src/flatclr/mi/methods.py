@@ -52,9 +52,20 @@ class Method:
         return f"{kind} {self.condition}: {self.summary}" if self.condition else f"{kind}: {self.summary}"
 
 
-def _critic(estimator: type[Variational], name: str, kind: Kind, summary: str, formula: str, reference: str) -> Method:
-    run = partial(run_critic, estimator)
-    return Method(name, kind, summary, run, formula=formula, reference=reference, estimator=estimator, cross_fits=True)
+def _critic(
+    name: str, kind: Kind, summary: str, estimator: type[Variational], *, formula: str, reference: str
+) -> Method:
+    """A method that trains a critic in the estimator's way and reads it in its way."""
+    return Method(
+        name,
+        kind,
+        summary,
+        partial(run_critic, estimator),
+        formula=formula,
+        reference=reference,
+        estimator=estimator,
+        cross_fits=True,
+    )
 
 
 _ROWS = (
@@ -66,84 +77,84 @@ _ROWS = (
         condition="or lower where a learned bound answers",
     ),
     _critic(
-        InfoNCE,
         "infonce",
         "lower",
-        "at most log K, K the evaluation pool",
-        "E_p log(e^f / mean_K e^f)",
-        "van den Oord et al. 2018",
+        "InfoNCE, at most log K, K the evaluation pool",
+        InfoNCE,
+        formula="E_p log(e^f / mean_K e^f)",
+        reference="van den Oord et al. 2018",
     ),
     _critic(
-        Flat,
         "flatnce",
         "lower",
         "cosine critic trained with FlatNCE, whose scale the ESS sets; validation sets it for reading",
-        "InfoNCE's",
-        "Chen et al. 2021",
+        Flat,
+        formula="E_p log(e^f / mean_K e^f)",
+        reference="Chen et al. 2021",
     ),
     _critic(
-        DV,
         "dv",
         "lower",
-        "biased upward by about chi^2 / 2M, M the negative pairs",
-        "E_p f - log E_q e^f",
-        "Donsker & Varadhan 1983",
+        "Donsker-Varadhan, biased upward by about chi^2 / 2M, M the negative pairs",
+        DV,
+        formula="E_p f - log E_q e^f",
+        reference="Donsker & Varadhan 1983",
     ),
     _critic(
-        Mine,
         "mine",
         "lower",
         "DV trained with a moving average of the partition",
-        "DV's",
-        "Belghazi et al. 2018",
+        Mine,
+        formula="E_p f - log E_q e^f",
+        reference="Belghazi et al. 2018",
     ),
     _critic(
-        NWJ,
         "nwj",
         "lower",
-        "no bias, but a variance that grows like e^MI",
-        "1 + E_p f - E_q e^f",
-        "Nguyen et al. 2010",
+        "Nguyen-Wainwright-Jordan, unbiased for its critic, with a variance that grows like e^MI",
+        NWJ,
+        formula="1 + E_p f - E_q e^f",
+        reference="Nguyen et al. 2010",
     ),
     _critic(
-        TUBA,
         "tuba",
         "lower",
         "NWJ with a learned baseline a(x)",
-        "1 + E_p[f - log a] - E_q[e^f / a]",
-        "Poole et al. 2019",
+        TUBA,
+        formula="1 + E_p[f - log a] - E_q[e^f / a]",
+        reference="Poole et al. 2019",
     ),
     _critic(
-        FLO,
         "flo",
         "lower",
         "Fenchel-Legendre, with a learned u(x, y)",
-        "1 - E_p[u + e^(-u - f) E_q e^f]",
-        "Guo et al. 2022",
+        FLO,
+        formula="1 - E_p[u + e^-u mean_j e^(f_j - f)]",
+        reference="Guo et al. 2022",
     ),
     _critic(
-        JS,
         "js",
         "lower",
         "NWJ's value of a critic trained by logistic regression",
-        "NWJ's",
-        "Hjelm et al. 2019, Poole et al. 2019",
+        JS,
+        formula="1 + E_p f - E_q e^f",
+        reference="Hjelm et al. 2019, Poole et al. 2019",
     ),
     _critic(
-        Smile,
         "smile",
         "neither",
         "DV with the partition's scores clipped to +-5",
-        "E_p f - log E_q e^clip(f)",
-        "Song & Ermon 2020",
+        Smile,
+        formula="E_p f - log E_q e^clip(f)",
+        reference="Song & Ermon 2020",
     ),
     _critic(
-        Interpolated,
         "interpolated",
         "lower",
-        "between InfoNCE and TUBA, leaving one out",
-        "1 + E_p[f - log a_-j] - E_q[e^f / a_-j]",
-        "Poole et al. 2019",
+        "between InfoNCE and TUBA, leaving one row j out",
+        Interpolated,
+        formula="1 + E_p[f - log a_j] - E_q[e^f / a_j]",
+        reference="Poole et al. 2019",
     ),
     Method(
         "ba",
@@ -160,39 +171,35 @@ _ROWS = (
         "upper",
         "learned conditional density, against other rows' y",
         run_club,
-        condition=(
-            "if the learned density is the true one, as each result warns; neither where a copula's bound or "
-            "neighbours find clearly more on the same rows"
-        ),
-        formula="E_p log q(y given x) - E_q log q(y given x)",
+        condition="if the learned density is the true one, neither where held-out rows deny it",
+        formula="E_p log q(y given x) - E_x E_y log q(y given x)",
         reference="Cheng et al. 2020",
         cross_fits=True,
     ),
     Method(
         "l1out",
         "neither",
-        "learned conditional density, against other rows' x; an upper bound with the true one, but a learned one "
-        "reads low",
+        "learned conditional density, against other rows' x; an upper bound with the true one, a learned one reads low",
         run_l1out,
-        formula="E_p log q(y given x) - E log mean_j q(y given x_j)",
+        formula="E_p[log q(y given x) - log mean_j q(y given x_j)]",
         reference="Poole et al. 2019",
         cross_fits=True,
     ),
     Method(
         "ksg",
         "neither",
-        "nearest neighbours on normal scores",
+        "nearest neighbours on normal scores, KSG 1",
         partial(run_neighbours, KSG_1),
         formula="psi(k) + psi(N) - E[psi(n_x + 1) + psi(n_y + 1)]",
-        reference="Kraskov et al. 2004, estimator 1",
+        reference="Kraskov et al. 2004",
     ),
     Method(
         "ksg2",
         "neither",
-        "nearest neighbours on normal scores",
+        "nearest neighbours on normal scores, KSG 2",
         partial(run_neighbours, KSG_2),
         formula="psi(k) - 1/k + psi(N) - E[psi(n_x) + psi(n_y)]",
-        reference="Kraskov et al. 2004, estimator 2",
+        reference="Kraskov et al. 2004",
     ),
     Method(
         "mixed_ksg",
@@ -208,6 +215,7 @@ _ROWS = (
         "plug-in value of the Gaussian copula (CCA on normal scores), bias corrected",
         partial(run_copula, fit_gaussian),
         formula="-1/2 sum_i ln(1 - rho_i^2)",
+        reference="Ince et al. 2017",
         takes_all_rows=True,
     ),
     Method(
@@ -215,14 +223,14 @@ _ROWS = (
         "neither",
         "plug-in value of the Student copula, which shares a scale",
         partial(run_copula, fit_student),
-        formula="Gaussian's + h(d_x) + h(d_y) - h(d_x + d_y)",
+        formula="-1/2 sum_i ln(1 - rho_i^2) + h(d_x) + h(d_y) - h(d_x + d_y)",
     ),
     Method(
         "spiral",
         "neither",
         "plug-in value of the Gaussian copula after undoing rotations by the norm",
         partial(run_copula, fit_spiral),
-        formula="Gaussian's",
+        formula="-1/2 sum_i ln(1 - rho_i^2)",
     ),
 )
 
@@ -238,7 +246,10 @@ A line starts with the kind of number, "lower bound", "upper bound" or "neither"
 
 
 def methods_markdown() -> str:
-    """The table of methods in Markdown, as it stands in docs/mutual-information.md.
+    """The table of methods in Markdown, as it stands in docs/mutual-information.md between its two markers.
+
+    Returns:
+        A header and one line per method, each ended by a newline.
 
     >>> methods_markdown().splitlines()[0]
     '| name | kind | value | what it is |'

@@ -23,6 +23,9 @@ def gaussian(covariance: Array, dim_x: int, name: str = "gaussian") -> Task:
         dim_x: the first `dim_x` coordinates are x, the others y.
         name: of the task.
 
+    Returns:
+        The task, with its exact `mi_nats`.
+
     >>> round(gaussian(np.array([[1.0, 0.8], [0.8, 1.0]]), dim_x=1).mi_nats, 4)
     0.5108
     """
@@ -48,6 +51,9 @@ def gaussian_pairs(dim: int, *, pairs: int = 2, correlation: float = 0.8) -> Tas
         pairs: how many of them correlate, at most `dim`.
         correlation: rho of each pair, in (-1, 1).
 
+    Returns:
+        The task, with its exact `mi_nats`.
+
     >>> round(gaussian_pairs(5, pairs=2, correlation=0.8).mi_nats, 4)
     1.0217
     """
@@ -64,6 +70,9 @@ def gaussian_dense(dim_x: int, dim_y: int | None = None, *, correlation: float =
     Args:
         dim_x, dim_y: coordinates of x and of y; `dim_y` is `dim_x` if left out.
         correlation: rho of every two coordinates, in [0, 1).
+
+    Returns:
+        The task, with its exact `mi_nats`.
 
     >>> round(gaussian_dense(2, 3).mi_nats, 4)
     0.3466
@@ -83,6 +92,9 @@ def gaussian_with_mi(mi_nats: float, dim: int = 20) -> Task:
         mi_nats: I, > 0.
         dim: d, the number of pairs.
 
+    Returns:
+        The task, with its exact `mi_nats`.
+
     >>> round(gaussian_with_mi(6.0).mi_nats, 6)
     6.0
 
@@ -99,6 +111,9 @@ def staircase(dim: int = 20, *, cubic: bool = False) -> list[Task]:
     Args:
         dim: coordinates of x, and of y.
         cubic: raise y to the third power, which changes no information but makes critics err.
+
+    Returns:
+        Five tasks, in ascending order.
 
     >>> [round(task.mi_nats) for task in staircase(cubic=True)]
     [2, 4, 6, 8, 10]
@@ -118,6 +133,9 @@ def student(dim_x: int, dim_y: int, df: float, dispersion: Array | None = None) 
         dim_x, dim_y: coordinates of x and of y.
         df: degrees of freedom, > 0; 1 is Cauchy's.
         dispersion: [d_x + d_y, d_x + d_y], the identity if left out.
+
+    Returns:
+        The task, with its exact `mi_nats`.
 
     >>> round(student(1, 1, df=1).mi_nats, 4)
     0.2242

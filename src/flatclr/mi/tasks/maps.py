@@ -19,6 +19,9 @@ def normal_cdf(task: Task) -> Task:
     Args:
         task: of standard normal margins.
 
+    Returns:
+        A task with the `mi_nats` of `task`.
+
     >>> x, _ = normal_cdf(gaussian_pairs(3)).sample(100, seed=0)
     >>> bool(((x > 0) & (x < 1)).all())
     True
@@ -31,6 +34,9 @@ def half_cube(task: Task) -> Task:
 
     Args:
         task: any.
+
+    Returns:
+        A task with the `mi_nats` of `task`.
 
     >>> half_cube(gaussian_pairs(3)).name
     'half-cube 2-pair 3'
@@ -49,6 +55,9 @@ def asinh(task: Task) -> Task:
     Args:
         task: any.
 
+    Returns:
+        A task with the `mi_nats` of `task`.
+
     >>> asinh(gaussian_pairs(3)).name
     'asinh 2-pair 3'
     """
@@ -60,6 +69,9 @@ def wiggly(task: Task) -> Task:
 
     Args:
         task: any.
+
+    Returns:
+        A task with the `mi_nats` of `task`.
 
     >>> wiggly(gaussian_pairs(3)).name
     'wiggly 2-pair 3'
@@ -77,6 +89,9 @@ def bimodal(correlation: float = 0.75) -> Task:
 
     Args:
         correlation: of the pair, in (-1, 1).
+
+    Returns:
+        The task, with the `mi_nats` of the pair.
 
     >>> round(bimodal(0.75).mi_nats, 4)
     0.4133
@@ -106,6 +121,9 @@ def swiss_roll(correlation: float = 0.75) -> Task:
     Args:
         correlation: of the pair, in (-1, 1).
 
+    Returns:
+        The task, with the `mi_nats` of the pair.
+
     >>> swiss_roll().dim_x, round(swiss_roll().mi_nats, 4)
     (2, 0.4133)
     """
@@ -126,6 +144,9 @@ def spiral(task: Task, *, speed: float | None = None) -> Task:
     Args:
         task: of at least two columns each.
         speed: radians per unit of the squared norm; 1 / dimension if left out.
+
+    Returns:
+        A task with the `mi_nats` of `task`.
 
     >>> spiral(gaussian_pairs(3)).name
     'spiral 2-pair 3'
@@ -151,6 +172,9 @@ def sheared(task: Task, strength: float = 1.0) -> Task:
         task: any; of a single column, nothing moves.
         strength: amplitude of the sine.
 
+    Returns:
+        A task with the `mi_nats` of `task`.
+
     >>> sheared(gaussian_pairs(4)).name
     'sheared 2-pair 4'
     """
@@ -171,6 +195,9 @@ def rotated(task: Task, seed: int = 0) -> Task:
         task: any.
         seed: of the two matrices.
 
+    Returns:
+        A task with the `mi_nats` of `task`.
+
     >>> rotated(gaussian_pairs(4)).name
     'rotated 2-pair 4'
     """
@@ -185,6 +212,9 @@ def stirred(task: Task, seed: int = 0) -> Task:
     Args:
         task: any.
         seed: of the rotations.
+
+    Returns:
+        A task with the `mi_nats` of `task`.
 
     >>> stirred(gaussian_pairs(4)).name
     'stirred 2-pair 4'

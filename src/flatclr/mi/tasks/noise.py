@@ -19,6 +19,9 @@ def additive_uniform(noise: float) -> Task:
     Args:
         noise: half the width of the noise, > 0.
 
+    Returns:
+        The task, with its exact `mi_nats`.
+
     >>> additive_uniform(1.0).mi_nats, round(additive_uniform(0.1).mi_nats, 4)
     (0.25, 1.7094)
 
@@ -42,6 +45,9 @@ def discrete_uniform(symbols: int = 5) -> Task:
     Args:
         symbols: m, at least 1.
 
+    Returns:
+        The task, with its exact `mi_nats`.
+
     >>> round(discrete_uniform(5).mi_nats, 4)
     1.0549
 
@@ -64,6 +70,9 @@ def zero_inflated_poisson(zeros: float = 0.15) -> Task:
 
     Args:
         zeros: probability of an extra zero, in [0, 1).
+
+    Returns:
+        The task, with its exact `mi_nats`.
 
     >>> round(zero_inflated_poisson(0.15).mi_nats, 4)
     0.2298
@@ -102,6 +111,9 @@ def sign_mixture(dim: int, correlation: float = 0.9) -> Task:
         dim: pairs.
         correlation: rho, in (-1, 1).
 
+    Returns:
+        The task, with its `mi_nats`.
+
     >>> round(sign_mixture(1).mi_nats, 3)
     0.408
     """
@@ -136,6 +148,9 @@ def circular(dim: int, noise: float = 0.25) -> Task:
         dim: d, circles.
         noise: half the width of the noise, in (0, 1/2).
 
+    Returns:
+        The task, with its exact `mi_nats`.
+
     >>> round(circular(3).mi_nats, 4)
     2.0794
     """
@@ -156,6 +171,9 @@ def folded(dim: int, noise: float = 0.3) -> Task:
     Args:
         dim: coordinates of x, and of y.
         noise: half the width of the noise, > 0.
+
+    Returns:
+        The task, with its exact `mi_nats`.
 
     >>> round(folded(2).mi_nats - 2 * additive_uniform(0.3).mi_nats, 6)
     0.0
