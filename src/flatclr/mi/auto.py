@@ -38,7 +38,10 @@ _LEAST_GAIN = 0.01  # nats
 
 
 def choose(x: Array, y: Array, options: Options) -> Outcome:
-    """Run what suits these rows, and say what it was and why."""
+    """Run what suits these rows, and say what it was and why.
+
+    Families, neighbours and counts leave the kind of their value open, so that it is the default's own, "neither".
+    """
     split = next(splits(len(x), options.seed))
     if not options.tied:
         return _choose_continuous(x, y, split, options)
