@@ -21,11 +21,11 @@ from torch import Tensor
 
 from benchmarks import record
 from flatclr.mi import FAST, METHODS, estimate, limits, tasks
+from flatclr.mi.arrays import as_tensor
 from flatclr.mi.critics import make_critic
-from flatclr.mi.density import Conditional, gaussian_entropy_nats
-from flatclr.mi.fit import as_tensor
-from flatclr.mi.methods import VARIATIONAL, Flat, Method
-from flatclr.mi.runners import DENSITY
+from flatclr.mi.density import DENSITY_BOUNDS, Conditional, gaussian_entropy_nats
+from flatclr.mi.methods import VARIATIONAL
+from flatclr.mi.variational import Flat, Variational
 
 BATCH, POOL = 128, 2048
 HIDDEN = 128
@@ -46,7 +46,7 @@ def fresh_batches(task: tasks.Task, seed: int) -> Batches:
     return batch
 
 
-def train(learner: Method | Conditional, batch: Batches, steps: int) -> None:
+def train(learner: Variational | Conditional, batch: Batches, steps: int) -> None:
     optimizer = torch.optim.Adam(learner.parameters(), LEARNING_RATE)
     for _ in range(steps):
         loss = learner.loss(*batch(BATCH))
@@ -60,7 +60,7 @@ def estimates(name: str, staircase: list[tasks.Task], *, steps: int, repeats: in
     """For each step of the staircase, `repeats` estimates from a fresh batch each."""
     torch.manual_seed(seed)
     found: list[list[float]] = []
-    learner: Method | None = None
+    learner: Variational | None = None
     conditional: Conditional | None = None
     for level, task in enumerate(staircase):
         batch = fresh_batches(task, seed + level + 1)
@@ -73,7 +73,7 @@ def estimates(name: str, staircase: list[tasks.Task], *, steps: int, repeats: in
                 learner.validate(*batch(POOL))
             rows = POOL if name == "flatnce" else BATCH
             found.append([learner.read(*batch(rows)).nats for _ in range(repeats)])
-        elif name in DENSITY:
+        elif name in DENSITY_BOUNDS:
             conditional = conditional or Conditional(*batch(POOL), hidden=HIDDEN)
             train(conditional, batch, steps)
             entropy = gaussian_entropy_nats(batch(20_000)[1])

@@ -14,9 +14,9 @@ from scipy import stats
 from torch import Tensor
 
 from flatclr import stats_from_scores
-from flatclr.mi import bounds, limits, methods
+from flatclr.mi import bounds, limits, variational
 from flatclr.mi.critics import Cosine, Critic
-from flatclr.mi.methods import Method
+from flatclr.mi.variational import Variational
 
 RHO = 0.6
 INFORMATION = -0.5 * math.log(1 - RHO**2)
@@ -100,7 +100,7 @@ class LogRatio(Critic):
         return log_ratio(x, y).squeeze(1)
 
 
-def read_batches(method: Method, batches: int = BATCHES, rows: int = K) -> list[float]:
+def read_batches(method: Variational, batches: int = BATCHES, rows: int = K) -> list[float]:
     return [method.read(x[:, None], y[:, None]).nats for x, y in zip(*gaussian_batches(batches, rows), strict=True)]
 
 
@@ -114,9 +114,9 @@ def clipped_partition(tau: float) -> float:
 
 @pytest.mark.parametrize("tau", [0.2, 0.5, 5.0])
 def test_smile_reads_the_information_less_the_log_of_its_clipped_partition(tau: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(methods, "SMILE_CLIP", tau)
-    values = read_batches(methods.Smile(LogRatio(), 1, 1, 4))
-    unclipped = read_batches(methods.DV(LogRatio(), 1, 1, 4))
+    monkeypatch.setattr(variational, "SMILE_CLIP", tau)
+    values = read_batches(variational.Smile(LogRatio(), 1, 1, 4))
+    unclipped = read_batches(variational.DV(LogRatio(), 1, 1, 4))
     by_clipping = [value - other for value, other in zip(values, unclipped, strict=True)]
 
     assert_mean_is(values, INFORMATION - math.log(clipped_partition(tau)), slack=CHI_SQUARED / K**2)
@@ -126,7 +126,7 @@ def test_smile_reads_the_information_less_the_log_of_its_clipped_partition(tau: 
 
 
 def test_mine_reads_the_information_and_its_loss_expects_the_partition_over_the_average_less_it():
-    mine = methods.Mine(LogRatio(), 1, 1, 4)
+    mine = variational.Mine(LogRatio(), 1, 1, 4)
     assert_mean_is(read_batches(mine), INFORMATION, slack=CHI_SQUARED / K**2)
 
     average = math.log(1.7)
@@ -162,7 +162,7 @@ def nearly_optimal_cosine(scale: float = 1e8) -> Cosine:
 
 @pytest.mark.parametrize("rows", [16, 64])
 def test_flatnce_reads_at_the_optimal_cosine_what_info_nce_expects_at_the_optimal_critic(rows: int):
-    flat = methods.Flat(nearly_optimal_cosine(), 1, 1, 4)
+    flat = variational.Flat(nearly_optimal_cosine(), 1, 1, 4)
     values = read_batches(flat, 1000, rows)
 
     assert_mean_is(values, INFORMATION - CHI_SQUARED / (2 * (rows - 1)), slack=(CHI_SQUARED / rows) ** 2 * 2)

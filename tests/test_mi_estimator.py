@@ -17,12 +17,14 @@ from scipy.stats import norm
 
 import flatclr
 from flatclr.mi import FAST, METHODS, FitSettings, MIEstimate, estimate, tasks
+from flatclr.mi.arrays import as_tensor
+from flatclr.mi.columns import dithered, inspect
 from flatclr.mi.critics import make_critic
 from flatclr.mi.density import Conditional
-from flatclr.mi.fit import as_tensor, fit
-from flatclr.mi.inputs import dithered, inspect
-from flatclr.mi.methods import VARIATIONAL, InfoNCE
+from flatclr.mi.fit import fit
+from flatclr.mi.methods import VARIATIONAL
 from flatclr.mi.splits import splits
+from flatclr.mi.variational import InfoNCE
 from flatclr.objectives.nce import flat_nce
 
 PAIR = tasks.gaussian_pairs(2, pairs=1, correlation=0.8)

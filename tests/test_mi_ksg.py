@@ -8,8 +8,8 @@ from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
 
 from flatclr.mi import ksg, tasks
+from flatclr.mi.arrays import Array
 from flatclr.mi.levels import count_terms
-from flatclr.mi.tasks import Array
 
 
 def distances(rows: Array) -> Array:

@@ -15,9 +15,10 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_count
 from flatclr.mi import FAST, METHODS, MIEstimate, estimate
-from flatclr.mi.auto import ASKED
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
-from flatclr.mi.inputs import FEWEST_ROWS, read_variables
+from flatclr.mi.inputs import FEWEST_ROWS
+from flatclr.mi.outcome import ASKED
+from flatclr.mi.tables import read_variables
 
 Option = typer.Option
 

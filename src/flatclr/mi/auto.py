@@ -15,108 +15,95 @@ discrete variable answers, or else the anchored critic: both are lower bounds wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import torch
 
+from flatclr.mi.arrays import Array
 from flatclr.mi.classifier import run_classifier, with_labels
+from flatclr.mi.columns import dithered
 from flatclr.mi.copula import FAMILIES, Copula, fit_gaussian, refitted
 from flatclr.mi.critics import anchored
-from flatclr.mi.inputs import dithered
+from flatclr.mi.families import family_bound, plug_in
+from flatclr.mi.held_out import seeded, to_tensors, train_critic
 from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
-from flatclr.mi.methods import Reading
-from flatclr.mi.runners import (
-    NEIGHBOUR_COLUMNS,
-    Options,
-    Outcome,
-    family_bound,
-    outcome_of,
-    plug_in,
-    run_neighbours,
-    to_tensors,
-    train_method,
-)
+from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
+from flatclr.mi.outcome import Again, Options, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split, splits
-from flatclr.mi.tasks import Array
+from flatclr.mi.variational import InfoNCE
 
 _FEW_DIMENSIONS = 4  # of x and y together: neighbours are hard to beat
 _CLEAR = 2.0  # standard errors
 _LEAST_GAIN = 0.01  # nats
 
 
-ASKED = "asked for."  # the reason of a method that was not chosen here
-Run = Callable[[Array, Array], Outcome]
+def choose(x: Array, y: Array, options: Options) -> Outcome:
+    """Run what suits these rows, and say what it was and why.
 
-
-@dataclass(frozen=True)
-class Choice:
-    """What was run in the end, and why."""
-
-    outcome: Outcome
-    method: str
-    reason: str
-    again: Run  # the same on other variables of the same rows
-
-
-def choose(x: Array, y: Array, *, tied: bool, discrete: bool, options: Options) -> Choice:
-    """Run what suits these rows, of columns that are tied, as rounded ones are, or even discrete."""
+    Families, neighbours and counts leave the kind of their value open, so that it is the default's own, "neither".
+    """
     split = next(splits(len(x), options.seed))
-    if not tied:
+    if not options.tied:
         return _choose_continuous(x, y, split, options)
     columns = sort_columns(x, y)
     if not columns.ordered and not columns.continuous:
         reason = f"tied values in {columns.places} places, several rows in each: they are counted."
         return _same_levels(x, y, reason, options)
-    if discrete:
+    if options.discrete:
         return _choose_mixed(x, y, columns, split, options)
     return _choose_rounded(x, y, columns, split, options)
 
 
-def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Choice:
+def _answer(run: Again, x: Array, y: Array, method: str, reason: str) -> Outcome:
+    return replace(run(x, y), method=method, reason=reason, again=run)
+
+
+def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Outcome:
     """As if columns were not rounded, unless they are codes whose levels tell more than their order."""
     rng = dither_rng(options.seed)
-    choice = _choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
-    reason = f"rounded columns were given further digits at random: {choice.reason}"
+    found = _choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
+    again = found.again
+    assert again is not None
     if columns.apart and columns.width <= _FEW_DIMENSIONS:
         neighbours = run_levels(x, y, options)
-        if neighbours.nats - choice.outcome.nats > _margin(neighbours, choice.outcome):
-            told = f"{choice.outcome.nats:.3f} nats if rounded, but {_described(columns)} see {neighbours.nats:.3f}."
+        if neighbours.nats - found.nats > _margin(neighbours, found):
+            told = f"{found.nats:.3f} nats if rounded, but {_described(columns)} see {neighbours.nats:.3f}."
             return _same_levels(x, y, told, options)
-    outcome = replace(choice.outcome, warnings=(*choice.outcome.warnings, *columns.warnings))
     return replace(
-        choice, outcome=outcome, reason=reason, again=lambda x, y: choice.again(dithered(x, rng), dithered(y, rng))
+        found,
+        warnings=(*found.warnings, *columns.warnings),
+        reason=f"rounded columns were given further digits at random: {found.reason}",
+        again=lambda x, y: again(dithered(x, rng), dithered(y, rng)),
     )
 
 
-def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Choice:
+def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Outcome:
     width = x.shape[1] + y.shape[1]
     seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
     family, copula, validation = _best_family(x, y, split)
 
-    def plugged_in(reason: str) -> Choice:
+    def plugged_in(reason: str) -> Outcome:
         def again(x: Array, y: Array) -> Outcome:
             return plug_in(refitted(FAMILIES[family](x[split.train], y[split.train]), x, y), x, y)
 
-        return Choice(plug_in(refitted(copula, x, y), x, y), family, reason, again)
+        return replace(plug_in(refitted(copula, x, y), x, y), method=family, reason=reason, again=again)
 
     trusted = _confirmed(copula, validation)
     reached = f"the {family} copula reaches {validation.nats:.3f} nats on validation"
 
     if width <= _FEW_DIMENSIONS:
-        neighbours = run_neighbours("ksg", x[seen], y[seen], options)
+        neighbours = run_neighbours(KSG_1, x[seen], y[seen], options)
         if trusted and neighbours.nats - validation.nats < _margin(neighbours, validation):
             return plugged_in(f"{reached} and neighbours see no more.")
         reason = f"{reached}, neighbours see {neighbours.nats:.3f} in {width} dimensions."
-        return _neighbours("ksg", x, y, reason, options)
+        return _neighbours(x, y, reason, options)
 
     learned, residual = _learned(copula, x, y, split, options)
     if width <= NEIGHBOUR_COLUMNS:
-        neighbours = run_neighbours("ksg", x[seen], y[seen], options)
+        neighbours = run_neighbours(KSG_1, x[seen], y[seen], options)
         if neighbours.nats - residual.nats > _margin(neighbours, residual):
             reason = f"{reached}, a residual network on top {residual.nats:.3f}, neighbours see {neighbours.nats:.3f}."
-            return _neighbours("ksg", x, y, reason, options)
+            return _neighbours(x, y, reason, options)
     if trusted and not _clearly_above(residual, validation, _LEAST_GAIN):
         return plugged_in(f"{reached} and a residual network adds nothing.")
 
@@ -124,10 +111,10 @@ def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Ch
         return _learned(FAMILIES[family](x[split.train], y[split.train]), x, y, split, options)[0]
 
     reason = f"{reached}, a residual network on top {residual.nats:.3f}."
-    return Choice(learned, f"infonce, anchored on {family}", reason, again)
+    return replace(learned, method=f"infonce, anchored on {family}", reason=reason, again=again)
 
 
-def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Choice:
+def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Outcome:
     """Where values are tied no density ratio is smooth: look at neighbours, or learn a lower bound."""
     width = x.shape[1] + y.shape[1]
     near = width if columns.ordered else columns.width  # dithered levels blur what is seen in many dimensions
@@ -151,7 +138,7 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Opti
         reason += f", neighbours see {neighbours.nats:.3f}"
         if neighbours.nats - validation.nats > _margin(neighbours, validation):
             return _same_levels(x, y, f"{reason}.", options)
-    return Choice(learned, method, f"{reason}.", lambda x, y: learn(x, y)[0])
+    return replace(learned, method=method, reason=f"{reason}.", again=lambda x, y: learn(x, y)[0])
 
 
 def _described(columns: Tied) -> str:
@@ -160,18 +147,12 @@ def _described(columns: Tied) -> str:
     return told + ordered
 
 
-def _same_levels(x: Array, y: Array, reason: str, options: Options) -> Choice:
-    def run(x: Array, y: Array) -> Outcome:
-        return run_levels(x, y, options)
-
-    return Choice(run(x, y), "mixed_ksg", reason, run)
+def _same_levels(x: Array, y: Array, reason: str, options: Options) -> Outcome:
+    return _answer(lambda x, y: run_levels(x, y, options), x, y, "mixed_ksg", reason)
 
 
-def _neighbours(name: str, x: Array, y: Array, reason: str, options: Options) -> Choice:
-    def run(x: Array, y: Array) -> Outcome:
-        return run_neighbours(name, x, y, options)
-
-    return Choice(run(x, y), name, reason, run)
+def _neighbours(x: Array, y: Array, reason: str, options: Options) -> Outcome:
+    return _answer(lambda x, y: run_neighbours(KSG_1, x, y, options), x, y, "ksg", reason)
 
 
 def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:
@@ -206,9 +187,8 @@ def _margin(neighbours: Outcome, reading: Outcome | Reading) -> float:
 def _learned(copula: Copula, x: Array, y: Array, split: Split, options: Options) -> tuple[Outcome, Reading]:
     """The anchored critic's value on evaluation rows, and its reading on validation."""
     parts = to_tensors(copula, x, y, split)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
+    with seeded(options.seed) as generator:
         critic = anchored(copula, x.shape[1], y.shape[1], hidden=options.settings.hidden)
-        method, curve = train_method("infonce", critic, parts, options)
-    validation = method.read(*parts.validation)
-    return outcome_of(method.read(*parts.evaluation), validation, method.kind, curve), validation
+        learner, curve = train_critic(InfoNCE, critic, parts, options, generator)
+    validation = learner.read(*parts.validation)
+    return outcome_of(learner.read(*parts.evaluation), validation, curve, kind="lower"), validation

@@ -19,8 +19,9 @@ import torch
 from flatclr.checks import require_count, require_one_of
 from flatclr.files import read_json_lines, replace_files
 from flatclr.mi import tasks
-from flatclr.mi.estimator import METHODS, estimate
+from flatclr.mi.estimator import estimate
 from flatclr.mi.fit import FAST
+from flatclr.mi.methods import METHODS
 from flatclr.runs import machine
 
 TASK_SETS = {

@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flatclr.mi.critics import network, start_at_zero
-from flatclr.mi.fit import as_tensor, fit
-from flatclr.mi.inputs import is_discrete
+from flatclr.mi.arrays import Array, Integers, as_tensor
+from flatclr.mi.columns import is_discrete
+from flatclr.mi.fit import fit
+from flatclr.mi.held_out import seeded
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
-from flatclr.mi.methods import Reading
-from flatclr.mi.runners import Options, Outcome, outcome_of
+from flatclr.mi.networks import network, start_at_zero
+from flatclr.mi.outcome import Options, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split
-from flatclr.mi.tasks import Array
 
 _ROWS_PER_CLASS = 50
 _MOST_CLASSES = 200
@@ -29,8 +28,8 @@ _MOST_CLASSES = 200
 class Labels:
     """A discrete variable as class numbers."""
 
-    numbers: NDArray[np.intp]
-    counts: NDArray[np.intp]
+    numbers: Integers
+    counts: Integers
 
     @property
     def surprises(self) -> Array:
@@ -100,10 +99,8 @@ def run_classifier(x: Array, labels: Labels, split: Split, options: Options) -> 
     """H(y) less the cross-entropy on evaluation rows, and the reading on validation."""
     scores, numbers = as_tensor(RankNormal.fit(x[split.train])(x)), torch.from_numpy(labels.numbers)
     train, validation, evaluation = (torch.from_numpy(part) for part in vars(split).values())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
+    with seeded(options.seed) as generator:
         learner = Classifier(scores[train], numbers[train], len(labels.counts), options.settings.hidden)
-        generator = torch.Generator().manual_seed(options.seed)
         held_out = (scores[validation], numbers[validation])
         curve = fit(learner, (scores[train], numbers[train]), held_out, options.settings, generator)
     surprises = torch.from_numpy(labels.surprises)
@@ -116,7 +113,7 @@ def run_classifier(x: Array, labels: Labels, split: Split, options: Options) -> 
 
     reading = read(validation)
     nats_curve = tuple((step, entropy_nats + value) for step, value in curve)
-    outcome = outcome_of(read(evaluation), reading, "lower", nats_curve, ceiling_hides=False)
+    outcome = outcome_of(read(evaluation), reading, nats_curve, kind="lower", ceiling_hides=False)
     # of equally likely classes all rows have one surprise; their plug-in entropy still errs like a chi-square
     second_order = math.sqrt((len(labels.counts) - 1) / 2) / outcome.rows
     return replace(outcome, nats=min(outcome.nats, entropy_nats), second_order=second_order), reading

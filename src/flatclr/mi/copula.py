@@ -9,24 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
+from flatclr.mi.arrays import Array
 from flatclr.mi.gaussian import (
     QuadraticRatio,
     correlation_of,
     gaussian_nats,
     plug_in_bias_nats,
-    regular,
     shrunk_correlation,
 )
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.rotation import Spirals, find_spirals
-from flatclr.mi.tasks import Array, student_excess_nats
+from flatclr.mi.student import (
+    likeliest_df,
+    student_correlation,
+    student_excess_nats,
+    student_log_density,
+    student_quantile,
+)
 
 _WIDE = 0.05  # coordinates per row above which the critic's correlation matrix is shrunk
-_DF_RANGE = (0.3, 60.0)
 _FEWEST_ROWS_PER_COLUMN = 4  # for anything but a shrunk Gaussian
 
 
@@ -60,7 +64,7 @@ class Copula:
         joint = np.hstack([student_quantile(z_x, self.df), student_quantile(z_y, self.df)])
         both, x, y = slice(None), slice(None, self.dim_x), slice(self.dim_x, None)
         log_xy, log_x, log_y = (
-            _student_log_density(joint[:, part], self.correlation[part, part], self.df) for part in (both, x, y)
+            student_log_density(joint[:, part], self.correlation[part, part], self.df) for part in (both, x, y)
         )
         return log_xy - log_x - log_y
 
@@ -70,7 +74,7 @@ def fit_gaussian(x: Array, y: Array) -> Copula:
 
 
 def fit_student(x: Array, y: Array) -> Copula:
-    return _fit(x, y, Spirals(), _likeliest_df)
+    return _fit(x, y, Spirals(), likeliest_df)
 
 
 def fit_spiral(x: Array, y: Array) -> Copula:
@@ -80,7 +84,7 @@ def fit_spiral(x: Array, y: Array) -> Copula:
 
 def refitted(copula: Copula, x: Array, y: Array) -> Copula:
     """The same family with margins, correlations and tails of these rows; the turns stay those that were validated."""
-    return _fit(x, y, copula.spirals, _no_tails if math.isinf(copula.df) else _likeliest_df)
+    return _fit(x, y, copula.spirals, _no_tails if math.isinf(copula.df) else likeliest_df)
 
 
 FAMILIES: dict[str, Callable[[Array, Array], Copula]] = {
@@ -96,7 +100,7 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     margins_x, margins_y = RankNormal.fit(x), RankNormal.fit(y)
     z = np.hstack([margins_x(x), margins_y(y)])
     df = choose_df(z) if rows > _FEWEST_ROWS_PER_COLUMN * z.shape[1] else math.inf
-    plain = correlation_of(z) if math.isinf(df) else _student_correlation(student_quantile(z, df), df)
+    plain = correlation_of(z) if math.isinf(df) else student_correlation(student_quantile(z, df), df)
     correlation = shrunk_correlation(z) if math.isinf(df) and z.shape[1] > _WIDE * rows else plain
     if rows > 2 * z.shape[1]:
         plug_in_nats = gaussian_nats(plain, dim_x) - plug_in_bias_nats(rows, dim_x, y.shape[1])
@@ -108,64 +112,6 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     return Copula(spirals, margins_x, margins_y, correlation, dim_x, df, rows, max(plug_in_nats, 0.0), plain)
 
 
-def student_quantile(z: Array, df: float) -> Array:
-    """Student quantiles of normal scores, by interpolation in a fine table."""
-    out: Array = np.interp(z, *_quantile_table(df))
-    return out
-
-
-@lru_cache(maxsize=64)
-def _quantile_table(df: float) -> tuple[Array, Array]:
-    from scipy.special import ndtr, stdtrit
-
-    scores = np.linspace(-8, 8, 3201)
-    return scores, np.where(scores < 0, 1, -1) * stdtrit(df, ndtr(-np.abs(scores)))  # the lower tail keeps its digits
-
-
 def _no_tails(z: Array) -> float:
     """Degrees of freedom of a Gaussian."""
     return math.inf
-
-
-def _likeliest_df(z: Array) -> float:
-    """Degrees of freedom of the Student copula of largest likelihood; infinite if there is nothing to gain."""
-    from scipy.optimize import minimize_scalar
-
-    def loss(log_df: float) -> float:
-        df = math.exp(log_df)
-        t = student_quantile(z, df)
-        margins = sum(_student_log_density(t[:, [i]], np.eye(1), df) for i in range(t.shape[1]))
-        return -float(np.mean(_student_log_density(t, _student_correlation(t, df), df) - margins))
-
-    grid = np.linspace(math.log(_DF_RANGE[0]), math.log(_DF_RANGE[1]), 7)
-    start = int(np.argmin([loss(v) for v in grid]))
-    if start == len(grid) - 1:
-        return math.inf
-    bracket = (grid[max(start - 1, 0)], grid[start + 1])
-    return math.exp(minimize_scalar(loss, bounds=bracket, method="bounded", options={"xatol": 0.02}).x)
-
-
-def _student_correlation(t: Array, df: float, iterations: int = 8) -> Array:
-    """Correlation matrix of the scatter that fits Student rows of known degrees of freedom, by its fixed point."""
-    scatter = np.eye(t.shape[1])
-    for _ in range(iterations):
-        weights = (df + t.shape[1]) / (df + _squared_lengths(t, scatter))
-        scatter = (t * weights[:, None]).T @ t / len(t)
-    scale = np.sqrt(np.diag(scatter))
-    scale[scale == 0] = np.inf  # constant in these rows
-    correlation: Array = scatter / np.outer(scale, scale)
-    np.fill_diagonal(correlation, 1.0)
-    return correlation
-
-
-def _student_log_density(t: Array, correlation: Array, df: float) -> Array:
-    k = t.shape[1]
-    constant = math.lgamma((df + k) / 2) - math.lgamma(df / 2) - k / 2 * math.log(df * math.pi)
-    log_det = np.linalg.slogdet(regular(correlation))[1]
-    density: Array = constant - log_det / 2 - (df + k) / 2 * np.log1p(_squared_lengths(t, correlation) / df)
-    return density
-
-
-def _squared_lengths(t: Array, scatter: Array) -> Array:
-    lengths: Array = (t * np.linalg.solve(regular(scatter), t.T).T).sum(1)
-    return lengths

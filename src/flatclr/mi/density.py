@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.mi import bounds
-from flatclr.mi.critics import network, start_at_zero
 from flatclr.mi.limits import all_pairs
-from flatclr.mi.methods import Reading
+from flatclr.mi.networks import network, start_at_zero
+from flatclr.mi.outcome import Reading
 
 _ROWS_AT_ONCE = 1024
 
@@ -64,8 +64,8 @@ class Conditional(nn.Module):
         if method == "ba":
             values = bounds.ba(self.log_density(x, y).double(), entropy_nats)
             return Reading(values, values, math.inf, all_pairs(len(values)))
+        read = _OF_ALL_PAIRS[method]
         blocks = torch.arange(len(x)).chunk(math.ceil(len(x) / _ROWS_AT_ONCE))
-        read = _club if method == "club" else _l1out
         found = [read(self.log_density_matrix(x[rows], y[rows])) for rows in blocks]
         values, influence = (torch.cat(parts) for parts in zip(*found, strict=True))
         return Reading(values, influence, math.inf, sum(all_pairs(len(rows)) for rows in blocks))
@@ -82,6 +82,10 @@ def _l1out(log_q_KK: Tensor) -> tuple[Tensor, Tensor]:
     values = bounds.l1out(log_q_KK)
     others = log_q_KK.clone().fill_diagonal_(-torch.inf)
     return values, values - others.softmax(0).sum(1)
+
+
+_OF_ALL_PAIRS = {"club": _club, "l1out": _l1out}
+DENSITY_BOUNDS = ("ba", *_OF_ALL_PAIRS)
 
 
 def gaussian_entropy_nats(y: Tensor) -> float:

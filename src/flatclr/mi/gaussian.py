@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flatclr.mi.tasks import Array
+from flatclr.mi.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ Neighbours are found by scipy's k-d trees in the maximum norm.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flatclr.checks import require_count
-from flatclr.mi.tasks import Array
-
-Levels = NDArray[np.intp]  # [N] level numbers
+from flatclr.mi.arrays import Array, Integers
 
 
 def ksg_1(x: Array, y: Array, k: int = 3) -> Array:
@@ -47,7 +44,7 @@ def mixed_ksg(x: Array, y: Array, k: int = 3) -> Array:
     return _mixed_terms(x, y, np.full(len(x), k), distance[:, -1])
 
 
-def same_level_ksg(x: Array, y: Array, x_levels: Levels, y_levels: Levels, k: int = 3) -> Array:
+def same_level_ksg(x: Array, y: Array, x_levels: Integers, y_levels: Integers, k: int = 3) -> Array:
     """The terms of mixed_ksg where rows of other levels are infinitely far, so that no order of levels matters.
 
     With levels of one variable and columns of the other these are Ross' terms, with ln N for psi(N). Where a level has
@@ -67,7 +64,7 @@ def same_level_ksg(x: Array, y: Array, x_levels: Levels, y_levels: Levels, k: in
     return kept
 
 
-def _mixed_terms(x: Array, y: Array, k: NDArray[np.intp], radius: Array) -> Array:
+def _mixed_terms(x: Array, y: Array, k: Integers, radius: Array) -> Array:
     """psi(k~) + ln N - psi(n_x) - psi(n_y) of rows whose k-th neighbour is at the radius."""
     from scipy.special import digamma
 
@@ -80,16 +77,26 @@ def _mixed_terms(x: Array, y: Array, k: NDArray[np.intp], radius: Array) -> Arra
     return terms
 
 
-def ceiling_nats(name: str, rows: int, k: int) -> float:
-    """The most an estimator can say of so many rows: at least k of them are as near along x and along y."""
+def ksg_1_ceiling_nats(rows: int, k: int) -> float:
+    """psi(N) - psi(k), the most ksg_1 can say: at least k rows are as near along x and along y."""
     from scipy.special import digamma
 
-    if name == "mixed_ksg":
-        return float(np.log(rows) - digamma(k))
-    return float(digamma(rows) - digamma(k) - (1 / k if name == "ksg2" else 0.0))
+    return float(digamma(rows) - digamma(k))
 
 
-def _neighbours(x: Array, y: Array, k: int) -> tuple[Array, NDArray[np.intp]]:
+def ksg_2_ceiling_nats(rows: int, k: int) -> float:
+    """psi(N) - psi(k) - 1/k, the most ksg_2 can say."""
+    return ksg_1_ceiling_nats(rows, k) - 1 / k
+
+
+def mixed_ksg_ceiling_nats(rows: int, k: int) -> float:
+    """ln N - psi(k), the most mixed_ksg can say."""
+    from scipy.special import digamma
+
+    return float(np.log(rows) - digamma(k))
+
+
+def _neighbours(x: Array, y: Array, k: int) -> tuple[Array, Integers]:
     """Distances to and rows of the k nearest others in the joint space."""
     from scipy.spatial import cKDTree
 
@@ -99,9 +106,9 @@ def _neighbours(x: Array, y: Array, k: int) -> tuple[Array, NDArray[np.intp]]:
     return distance[:, 1:], rows[:, 1:]
 
 
-def _others_within(rows: Array, radius: Array) -> NDArray[np.intp]:
+def _others_within(rows: Array, radius: Array) -> Integers:
     """How many other rows lie at most `radius` away; a tree compares differences, which a sorted column would round."""
     from scipy.spatial import cKDTree
 
-    others: NDArray[np.intp] = cKDTree(rows).query_ball_point(rows, radius, p=np.inf, return_length=True) - 1
+    others: Integers = cKDTree(rows).query_ball_point(rows, radius, p=np.inf, return_length=True) - 1
     return others

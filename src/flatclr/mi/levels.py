@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatclr.mi.inputs import dithered, is_tied
-from flatclr.mi.ksg import Levels, same_level_ksg
+from flatclr.mi.arrays import Array, Integers, level_numbers
+from flatclr.mi.columns import dithered, is_tied
+from flatclr.mi.ksg import same_level_ksg
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
-from flatclr.mi.runners import Options, Outcome
-from flatclr.mi.tasks import Array
+from flatclr.mi.outcome import Options, Outcome
 
 _ROWS_PER_LEVEL = 5
 _ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
@@ -53,13 +53,13 @@ def sort_columns(x: Array, y: Array) -> Tied:
     Tied(apart=(0, 3), ordered=(2,), continuous=(1,), places=100)
     """
     columns = [*x.T, *y.T]
-    numbers = {i: _level_numbers(column) for i, column in enumerate(columns) if is_tied(column)}
+    numbers = {i: level_numbers(column) for i, column in enumerate(columns) if is_tied(column)}
     pairs = _one_to_one(x, y) if len(numbers) == len(columns) else 0
     if 0 < pairs * _FEWEST_ROWS <= len(x):
         return Tied(tuple(numbers), (), (), pairs)
     place, places, apart = np.zeros(len(x), np.intp), 1, list[int]()
     for i in sorted(numbers, key=lambda i: numbers[i].max()):
-        finer = _level_numbers(place * (numbers[i].max() + 1) + numbers[i])
+        finer = level_numbers(place * (numbers[i].max() + 1) + numbers[i])
         found = int(finer.max()) + 1
         both = any((j < x.shape[1]) != (i < x.shape[1]) for j in apart)
         needed = _ROWS_PER_PLACE if both else _ROWS_PER_LEVEL
@@ -80,7 +80,7 @@ def run_levels(x: Array, y: Array, options: Options) -> Outcome:
     for variable, first in ((x, 0), (y, x.shape[1])):
         apart = [i - first for i in tied.apart if 0 <= i - first < variable.shape[1]]
         rest = np.delete(variable, apart, axis=1)
-        parts.append((_scores(rest, rng), _level_numbers(variable[:, apart])))
+        parts.append((_scores(rest, rng), level_numbers(variable[:, apart])))
     (x_scores, x_levels), (y_scores, y_levels) = parts
     if x_scores.shape[1] + y_scores.shape[1] == 0:
         terms = count_terms(x_levels, y_levels)
@@ -89,7 +89,6 @@ def run_levels(x: Array, y: Array, options: Options) -> Outcome:
         terms, second_order = same_level_ksg(x_scores, y_scores, x_levels, y_levels, options.k), 0.0
     return Outcome(
         nats=max(float(terms.mean()), 0.0),
-        kind="neither",
         rows=len(x),
         influence=terms,
         negative_pairs=all_pairs(len(x)),
@@ -99,7 +98,7 @@ def run_levels(x: Array, y: Array, options: Options) -> Outcome:
     )
 
 
-def count_terms(x_levels: Levels, y_levels: Levels) -> Array:
+def count_terms(x_levels: Integers, y_levels: Integers) -> Array:
     """G(n_xy) + ln N - G(n_x) - G(n_y) of each row, n counting the rows of its levels, with it.
 
     G(n) = psi(n) + (-1)^n [psi((n + 1)/2) - psi(n/2)]/2 undoes most of what log n errs by (Grassberger 2003).
@@ -110,12 +109,12 @@ def count_terms(x_levels: Levels, y_levels: Levels) -> Array:
     """
     from scipy.special import digamma
 
-    def log_count(levels: Levels) -> Array:
+    def log_count(levels: Integers) -> Array:
         n = np.bincount(levels)[levels]
         value: Array = digamma(n) + (1 - 2 * (n % 2)) * (digamma((n + 1) / 2) - digamma(n / 2)) / 2
         return value
 
-    both = _level_numbers(np.stack([x_levels, y_levels], 1))
+    both = level_numbers(np.stack([x_levels, y_levels], 1))
     terms: Array = log_count(both) + np.log(len(both)) - log_count(x_levels) - log_count(y_levels)
     return terms
 
@@ -126,7 +125,7 @@ def dither_rng(seed: int) -> np.random.Generator:
 
 def _one_to_one(x: Array, y: Array) -> int:
     """How many places there are if each level of x goes with one of y and the reverse, else 0."""
-    places, x_places, y_places = (int(_level_numbers(rows).max()) + 1 for rows in (np.hstack([x, y]), x, y))
+    places, x_places, y_places = (int(level_numbers(rows).max()) + 1 for rows in (np.hstack([x, y]), x, y))
     return places if places == x_places == y_places else 0
 
 
@@ -135,11 +134,3 @@ def _scores(rows: Array, rng: np.random.Generator) -> Array:
         return rows
     moved = dithered(rows, rng)
     return RankNormal.fit(moved)(moved)
-
-
-def _level_numbers(rows: Array | Levels) -> Levels:
-    """Which of the distinct rows, or values, each is."""
-    if rows.ndim == 2 and rows.shape[1] == 0:
-        return np.zeros(len(rows), np.intp)
-    numbers: Levels = np.unique(rows, axis=0 if rows.ndim == 2 else None, return_inverse=True)[1].ravel()
-    return numbers

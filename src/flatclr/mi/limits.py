@@ -13,23 +13,32 @@ LARGEST_EXPONENT = 700.0
 class Limits:
     """The limits of one estimate in nats.
 
+    Args:
+        nats: the estimate.
+        ceiling_nats: the most the method could have said: log K, log of the pool; infinite where there is no limit.
+        rows: that the value was read from.
+        negative_pairs: that it averages over, or could: all pairs of its rows.
+        ceiling_hides: False where the information itself cannot be larger than the ceiling, as with an entropy.
+
     >>> limits = Limits(nats=2.0, ceiling_nats=4.85, rows=1000, negative_pairs=1000 * 127)
     >>> round(limits.distribution_free_nats, 2), round(limits.mi_bound_nats, 2), round(limits.nwj_variance, 6)
     (6.91, 18.82, 5e-05)
     """
 
-    nats: float  # the estimate
-    ceiling_nats: float  # of the method: log K, log of the pool; infinite where there is none
-    rows: int  # the value was read from
-    negative_pairs: int  # it averages over, or could: all pairs of its rows
-    ceiling_hides: bool = True  # False: the information itself cannot be larger, as with an entropy
+    nats: float
+    ceiling_nats: float
+    rows: int
+    negative_pairs: int
+    ceiling_hides: bool = True
 
     @property
     def distribution_free_nats(self) -> float:
+        """ln N of these rows, see `distribution_free_nats`."""
         return distribution_free_nats(self.rows)
 
     @property
     def mi_bound_nats(self) -> float:
+        """2 ln N + 5 of these rows, see `mi_bound_nats`."""
         return mi_bound_nats(self.rows)
 
     @property
@@ -38,6 +47,7 @@ class Limits:
         return nwj_least_variance(max(self.nats, 0.0), self.negative_pairs)
 
     def warnings(self) -> list[str]:
+        """One sentence for each limit that the estimate is within a tenth of."""
         found = []
         hiding = self.ceiling_nats if self.ceiling_hides else math.inf
         for name, ceiling in (
@@ -50,38 +60,118 @@ class Limits:
 
 
 def all_pairs(rows: int) -> int:
-    """N (N - 1): each row's x with every other row's y."""
+    """Pairs of rows that do not belong together, N (N - 1): each row's x with every other row's y.
+
+    Args:
+        rows: N.
+
+    Returns:
+        How many.
+
+    >>> all_pairs(128)
+    16256
+    """
     return rows * (rows - 1)
 
 
 def info_nce_ceiling_nats(negatives: int) -> float:
-    """log(M + 1): the most InfoNCE can report against M negatives."""
+    """The most InfoNCE can report, log(M + 1).
+
+    Args:
+        negatives: M, of each anchor.
+
+    Returns:
+        Nats.
+
+    >>> round(info_nce_ceiling_nats(negatives=127), 2)
+    4.85
+
+    Reference: van den Oord et al. 2018.
+    """
     return math.log(negatives + 1)
 
 
 def distribution_free_nats(rows: int) -> float:
-    """ln N: the most a high-confidence distribution-free lower bound on a KL divergence can be from N rows."""
+    """The most a high-confidence distribution-free lower bound on a KL divergence can be, about ln N.
+
+    Args:
+        rows: N.
+
+    Returns:
+        Nats.
+
+    >>> round(distribution_free_nats(rows=10_000), 2)
+    9.21
+
+    Reference: McAllester & Stratos 2020.
+    """
     return math.log(rows)
 
 
 def mi_bound_nats(rows: int) -> float:
-    """2 ln N + 5: what such a lower bound on mutual information exceeds with probability at most 0.04."""
+    """What such a lower bound on mutual information exceeds with probability at most 0.04, 2 ln N + 5.
+
+    Args:
+        rows: N.
+
+    Returns:
+        Nats.
+
+    >>> round(mi_bound_nats(rows=10_000), 2)
+    23.42
+
+    Reference: McAllester & Stratos 2020.
+    """
     return 2 * math.log(rows) + 5
 
 
 def nwj_least_variance(mi_nats: float, negatives: int) -> float:
-    """(e^I - 1) / M: the least variance of the NWJ family's partition term at its optimum with M negative pairs."""
+    """The least variance of the NWJ family's partition term at its optimum, (e^I - 1) / M.
+
+    Args:
+        mi_nats: I, the information.
+        negatives: M, the negative pairs that are averaged over.
+
+    Returns:
+        Nats squared; infinite where it would overflow.
+
+    >>> round(nwj_least_variance(mi_nats=10, negatives=16_256), 3)
+    1.355
+
+    Reference: Song & Ermon 2020.
+    """
     return math.expm1(mi_nats) / negatives if mi_nats < LARGEST_EXPONENT else math.inf
 
 
 def gaussian_nwj_variance(mi_nats: float, negatives: int) -> float:
-    """chi^2 / M of equally correlated Gaussian pairs, which the NWJ partition term has at its optimum.
+    """The variance of the NWJ partition term at its optimum on equally correlated Gaussian pairs, chi^2 / M.
 
     chi^2 + 1 = prod 1 / (1 - rho^2) = e^(2 I), whatever the number of pairs.
+
+    Args:
+        mi_nats: I, the information.
+        negatives: M, the negative pairs that are averaged over.
+
+    Returns:
+        Nats squared; infinite where it would overflow.
+
+    >>> round(gaussian_nwj_variance(mi_nats=2, negatives=16_256), 5)
+    0.0033
     """
     return math.expm1(2 * mi_nats) / negatives if 2 * mi_nats < LARGEST_EXPONENT else math.inf
 
 
 def dv_bias_nats(chi_squared: float, negatives: int) -> float:
-    """chi^2 / (2 M): by how much DV reads too high at the optimal critic, to first order."""
+    """By how much DV reads too high at the optimal critic, to first order, chi^2 / (2 M).
+
+    Args:
+        chi_squared: E_q r^2 - 1, r the density ratio.
+        negatives: M, the negative pairs that are averaged over.
+
+    Returns:
+        Nats.
+
+    >>> dv_bias_nats(chi_squared=1.78, negatives=89)
+    0.01
+    """
     return chi_squared / (2 * negatives)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from flatclr.mi.tasks import Array
+from flatclr.mi.arrays import Array, normal_quantile
 
 _TAIL = 0.1  # slope of the logarithm beyond the outermost training rows
 
@@ -39,11 +38,6 @@ class RankNormal:
     def __call__(self, rows_Nd: Array) -> Array:
         columns = [_interpolate(*each) for each in zip(rows_Nd.T, self.knots, self.scores, strict=True)]
         return np.stack(columns, axis=1)
-
-
-def normal_quantile(u: Array) -> Array:
-    quantile: Array = torch.special.ndtri(torch.from_numpy(np.ascontiguousarray(u))).numpy()
-    return quantile
 
 
 def _interpolate(values: Array, knots: Array, scores: Array) -> Array:

@@ -1,279 +1,263 @@
-"""Variational methods: how each trains its critic and how it reads a value from held-out rows.
+"""Every method by its name: what kind of number it gives, what it computes, and how it is run.
 
-A method owns the critic and whatever else it learns. `loss` is minimised on training batches, `read` gives the value on
-other rows. Reading and training differ where the literature's do: JS and SMILE train by logistic regression, FlatNCE
-trains a bounded critic and reads InfoNCE.
+A new method is one more row of `_ROWS`. The names that `estimate` and the command line accept, what `flatclr mi
+--method list` says, which options a method takes, and the table of `docs/mutual-information.md` all come from here.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-import torch
-from torch import Tensor, nn
-
-from flatclr.contrast import ContrastStats, stats_from_scores
-from flatclr.mi import bounds
-from flatclr.mi.critics import Cosine, Critic, network, start_at_zero
-from flatclr.mi.pool import Pool, clipped_means, score_pool
-from flatclr.objectives import EssControl, FlatNCE
-
-SMILE_CLIP = 5.0
-INTERPOLATION = 0.5
-INTERPOLATED_BATCH = 256
-JACKKNIFE_GROUPS = 20
-MINE_DECAY = 0.99
+from flatclr.mi.arrays import Array
+from flatclr.mi.auto import choose
+from flatclr.mi.copula import fit_gaussian, fit_spiral, fit_student
+from flatclr.mi.density_runs import run_ba, run_club, run_l1out
+from flatclr.mi.families import run_copula
+from flatclr.mi.held_out import run_critic
+from flatclr.mi.neighbours import KSG_1, KSG_2, MIXED_KSG, run_neighbours
+from flatclr.mi.outcome import Again, Kind, Options, Outcome, Run
+from flatclr.mi.variational import DV, FLO, JS, NWJ, TUBA, Flat, InfoNCE, Interpolated, Mine, Smile, Variational
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A value read from held-out rows, with what its spread is estimated from."""
+class Method:
+    """A way to estimate mutual information.
 
-    values: Tensor  # their mean is the estimate in nats
-    influence: Tensor  # per independent unit (row or batch); its spread gives the standard error
-    ceiling_nats: float
-    negative_pairs: int  # averaged over
+    >>> round(REGISTRY["gaussian"](*flatclr.mi.tasks.gaussian_dense(2).sample(500, seed=0), Options()).nats, 1)
+    0.3
+    """
+
+    name: str
+    kind: Kind  # of its value in expectation, if `condition` holds
+    summary: str
+    run: Run
+    condition: str = ""  # under which it is of this kind, and what it is elsewhere
+    formula: str = ""  # f the critic, p the joint distribution, q the product of the margins
+    reference: str = ""
+    estimator: type[Variational] | None = None  # how it trains and reads a critic; None: it has none to choose
+    cross_fits: bool = False  # learns, so that it can be evaluated on every row by folds
+    takes_all_rows: bool = False  # cheap enough for any number of them
+
+    def __call__(self, x: Array, y: Array, options: Options, *, again: Again | None = None) -> Outcome:
+        """Run it, or what an earlier run of it was; kind and name are the method's own where the run names no other."""
+        run = again or (lambda x, y: self.run(x, y, options))
+        found = run(x, y)
+        return replace(found, kind=found.kind or self.kind, method=found.method or self.name, again=found.again or run)
 
     @property
-    def nats(self) -> float:
-        return float(self.values.mean())
-
-    @property
-    def standard_error(self) -> float:
-        return float(self.influence.std() / math.sqrt(len(self.influence)))
-
-
-class Method(nn.Module):
-    """A critic with its training loss and its reading."""
-
-    kind = "lower"
-    batch_size = 256
-
-    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
-        super().__init__()
-        self.critic = critic
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        raise NotImplementedError
-
-    def validate(self, x: Tensor, y: Tensor) -> float:
-        """What early stopping maximises."""
-        return self.read(x, y).nats
-
-
-class InfoNCE(Method):
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return stats_from_scores(self.critic(x, y)).info_nce.mean()
-
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        stats = score_pool(self.critic, x, y).stats
-        values = bounds.infonce(stats)
-        # a row's y also stands in the other rows' denominators, in shares that average to one
-        denominators = torch.logaddexp(stats.positive, stats.negative_logsumexp) - stats.ceiling_nats
-        shares = score_pool(self.critic, x, y, row_shift=-denominators).column_logsumexp - math.log(stats.negatives)
-        return Reading(values, values - shares.exp(), stats.ceiling_nats, _pairs(stats))
-
-    def validate(self, x: Tensor, y: Tensor) -> float:
-        return float(score_pool(self.critic, x, y).stats.mi_nats)
-
-
-class Flat(InfoNCE):
-    """FlatNCE on cosines whose scale the effective sample size sets; for reading, validation sets it."""
-
-    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
-        if not isinstance(critic, Cosine):
-            raise ValueError(
-                f"flatnce must have the cosine critic, got {type(critic).__name__}; an unbounded one diverges."
-            )
-        super().__init__(critic, dim_x, dim_y, hidden)
-        self.objective = FlatNCE(EssControl(target=0.25), pairing="cross")
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        assert isinstance(self.critic, Cosine)
-        return self.objective.forward(self.critic.g(x), self.critic.h(y))
-
-    def validate(self, x: Tensor, y: Tensor) -> float:
-        """Set the scale that reads most on these rows: octaves first, then closer around the best."""
-        assert isinstance(self.critic, Cosine)
-        readings: dict[float, float] = {}
-        for step in (None, 2**0.5, 2**0.25):
-            best = max(readings, key=readings.__getitem__, default=1.0)
-            for scale in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0) if step is None else (best * step, best / step):
-                self.critic.scale.fill_(scale)
-                readings[scale] = super().validate(x, y)
-        best = max(readings, key=readings.__getitem__)
-        self.critic.scale.fill_(best)
-        return readings[best]
-
-
-class DV(Method):
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return -bounds.dv(stats_from_scores(self.critic(x, y))).mean()
-
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y)
-        return Reading(bounds.dv(pool.stats), pool.influence(), math.inf, _pairs(pool.stats))
-
-
-class Mine(DV):
-    log_average: Tensor
-
-    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
-        super().__init__(critic, dim_x, dim_y, hidden)
-        self.register_buffer("log_average", torch.tensor(math.nan))
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        stats = stats_from_scores(self.critic(x, y))
-        now = stats.log_partition.detach()
-        decayed = torch.logaddexp(self.log_average + math.log(MINE_DECAY), now + math.log1p(-MINE_DECAY))
-        self.log_average.copy_(torch.where(self.log_average.isnan(), now, decayed))
-        return bounds.mine_loss(stats, self.log_average).mean()
-
-
-class NWJ(Method):
-    """The critic learns log r; NWJ's own optimum is that plus one."""
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return -bounds.nwj(stats_from_scores(self.critic(x, y) + 1)).mean()
-
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        return _unnormalised(score_pool(self.critic, x, y))
-
-
-class TUBA(Method):
-    """A learned baseline a(x) beside the critic."""
-
-    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
-        super().__init__(critic, dim_x, dim_y, hidden)
-        self.log_baseline = network(dim_x, 1, hidden)
-        start_at_zero(self.log_baseline)
-
-    def _baseline(self, x: Tensor) -> Tensor:
-        baseline: Tensor = self.log_baseline(x).squeeze(1)
-        return baseline
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return -bounds.tuba(stats_from_scores(self.critic(x, y)), self._baseline(x)).mean()
-
-    @torch.no_grad()
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        pool = score_pool(self.critic, x, y, row_shift=-self._baseline(x).double())
-        return _unnormalised(pool)
-
-
-class FLO(Method):
-    """A learned u(x, y) of the positive pair; an anchor's log ratio is where it starts."""
-
-    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
-        super().__init__(critic, dim_x, dim_y, hidden)
-        self.u = network(dim_x + dim_y, 1, hidden)
-        start_at_zero(self.u)
-
-    def _u(self, x: Tensor, y: Tensor) -> Tensor:
-        u: Tensor = self.u(torch.cat([x, y], 1)).squeeze(1)
-        return u - self.critic.paired(x, y)
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return -bounds.flo(stats_from_scores(self.critic(x, y)), self._u(x, y)).mean()
-
-    @torch.no_grad()
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        stats, u = score_pool(self.critic, x, y).stats, self._u(x, y).double()
-        values = bounds.flo(stats, u)
-        weighted = score_pool(self.critic, x, y, row_shift=-u - stats.positive)  # a row's y as the others' negative
-        columns = (weighted.column_logsumexp - math.log(stats.negatives)).exp()
-        return Reading(values, values - columns, math.inf, _pairs(stats))
-
-
-class JS(Method):
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        scores = self.critic(x, y)
-        return bounds.js_loss(scores.diagonal(), _off_diagonal(scores)).mean()
-
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        return _unnormalised(score_pool(self.critic, x, y))
-
-
-class Smile(JS):
-    kind = "neither"
-
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        stats = score_pool(self.critic, x, y).stats
-        rows, columns = clipped_means(self.critic, x, y, SMILE_CLIP)
-        influence = stats.positive - (rows + columns) / rows.mean()
-        return Reading(bounds.smile(stats.positive, rows.mean().log()), influence, math.inf, _pairs(stats))
-
-    def validate(self, x: Tensor, y: Tensor) -> float:
-        return float(bounds.dv(score_pool(self.critic, x, y).stats).mean())
-
-
-class Interpolated(Method):
-    """Between InfoNCE and TUBA with a baseline q(y), on batches: leaving one out needs the whole matrix."""
-
-    batch_size = INTERPOLATED_BATCH
-
-    def __init__(self, critic: Critic, dim_x: int, dim_y: int, hidden: int) -> None:
-        super().__init__(critic, dim_x, dim_y, hidden)
-        self.log_baseline = network(dim_y, 1, hidden)
-        start_at_zero(self.log_baseline)
-
-    def _values(self, x: Tensor, y: Tensor) -> Tensor:
-        return bounds.interpolated(self.critic(x, y), self.log_baseline(y).squeeze(1), INTERPOLATION)
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return -self._values(x, y).mean()
-
-    @torch.no_grad()
-    def read(self, x: Tensor, y: Tensor) -> Reading:
-        """Over disjoint batches of equal size; rows of a batch depend on each other, so the error is a jackknife's."""
-        values, size = self._in_batches(x, y)
-        groups, group = min(JACKKNIFE_GROUPS, len(x) // 2), torch.arange(len(x))
-        left_out = [
-            self._in_batches(x[kept], y[kept])[0].mean() for kept in (group % groups != g for g in range(groups))
-        ]
-        influence = groups * values.mean() - (groups - 1) * torch.stack(left_out)
-        ceiling = bounds.interpolated_ceiling_nats(size, INTERPOLATION)
-        return Reading(values, influence, ceiling, len(values) * (size - 1))
-
-    def validate(self, x: Tensor, y: Tensor) -> float:
-        with torch.no_grad():
-            return float(self._in_batches(x, y)[0].mean())
-
-    def _in_batches(self, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
-        count = max(1, round(len(x) / INTERPOLATED_BATCH))
-        size = len(x) // count
-        parts = [slice(b * size, (b + 1) * size) for b in range(count)]
-        return torch.cat([self._values(x[part], y[part]).double() for part in parts]), size
-
-
-VARIATIONAL: dict[str, type[Method]] = {
-    "infonce": InfoNCE,
-    "flatnce": Flat,
-    "dv": DV,
-    "mine": Mine,
-    "nwj": NWJ,
-    "tuba": TUBA,
-    "flo": FLO,
-    "js": JS,
-    "smile": Smile,
-    "interpolated": Interpolated,
-}
-
-
-def _unnormalised(pool: Pool) -> Reading:
-    """1 + E_p f - E_q e^f of scores that estimate log r."""
-    influence = pool.influence(pool.stats.log_partition.exp())
-    return Reading(bounds.js(pool.stats), influence, math.inf, _pairs(pool.stats))
-
-
-def _pairs(stats: ContrastStats) -> int:
-    return len(stats.positive) * stats.negatives
-
-
-def _off_diagonal(scores_KK: Tensor) -> Tensor:
-    K = len(scores_KK)
-    return scores_KK.flatten()[1:].view(K - 1, K + 1)[:, :-1].reshape(K, K - 1)
+    def meaning(self) -> str:
+        """One line: what kind of number, then what it is."""
+        kind = self.kind if self.kind == "neither" else f"{self.kind} bound"
+        return f"{kind} {self.condition}: {self.summary}" if self.condition else f"{kind}: {self.summary}"
+
+
+def _critic(
+    name: str, kind: Kind, summary: str, estimator: type[Variational], *, formula: str, reference: str
+) -> Method:
+    """A method that trains a critic in the estimator's way and reads it in its way."""
+    return Method(
+        name,
+        kind,
+        summary,
+        partial(run_critic, estimator),
+        formula=formula,
+        reference=reference,
+        estimator=estimator,
+        cross_fits=True,
+    )
+
+
+_ROWS = (
+    Method(
+        "auto",
+        "neither",
+        "chosen by held-out rows; says which and why",
+        choose,
+        condition="or lower where a learned bound answers",
+    ),
+    _critic(
+        "infonce",
+        "lower",
+        "InfoNCE, at most log K, K the evaluation pool",
+        InfoNCE,
+        formula="E_p log(e^f / mean_K e^f)",
+        reference="van den Oord et al. 2018",
+    ),
+    _critic(
+        "flatnce",
+        "lower",
+        "cosine critic trained with FlatNCE, whose scale the ESS sets; validation sets it for reading",
+        Flat,
+        formula="E_p log(e^f / mean_K e^f)",
+        reference="Chen et al. 2021",
+    ),
+    _critic(
+        "dv",
+        "lower",
+        "Donsker-Varadhan, biased upward by about chi^2 / 2M, M the negative pairs",
+        DV,
+        formula="E_p f - log E_q e^f",
+        reference="Donsker & Varadhan 1983",
+    ),
+    _critic(
+        "mine",
+        "lower",
+        "DV trained with a moving average of the partition",
+        Mine,
+        formula="E_p f - log E_q e^f",
+        reference="Belghazi et al. 2018",
+    ),
+    _critic(
+        "nwj",
+        "lower",
+        "Nguyen-Wainwright-Jordan, unbiased for its critic, with a variance that grows like e^MI",
+        NWJ,
+        formula="1 + E_p f - E_q e^f",
+        reference="Nguyen et al. 2010",
+    ),
+    _critic(
+        "tuba",
+        "lower",
+        "NWJ with a learned baseline a(x)",
+        TUBA,
+        formula="1 + E_p[f - log a] - E_q[e^f / a]",
+        reference="Poole et al. 2019",
+    ),
+    _critic(
+        "flo",
+        "lower",
+        "Fenchel-Legendre, with a learned u(x, y)",
+        FLO,
+        formula="1 - E_p[u + e^-u mean_j e^(f_j - f)]",
+        reference="Guo et al. 2022",
+    ),
+    _critic(
+        "js",
+        "lower",
+        "NWJ's value of a critic trained by logistic regression",
+        JS,
+        formula="1 + E_p f - E_q e^f",
+        reference="Hjelm et al. 2019, Poole et al. 2019",
+    ),
+    _critic(
+        "smile",
+        "neither",
+        "DV with the partition's scores clipped to +-5",
+        Smile,
+        formula="E_p f - log E_q e^clip(f)",
+        reference="Song & Ermon 2020",
+    ),
+    _critic(
+        "interpolated",
+        "lower",
+        "between InfoNCE and TUBA, leaving one row j out",
+        Interpolated,
+        formula="1 + E_p[f - log a_j] - E_q[e^f / a_j]",
+        reference="Poole et al. 2019",
+    ),
+    Method(
+        "ba",
+        "lower",
+        "learned conditional density, and the entropy of y",
+        run_ba,
+        condition="where one variable is one continuous column, else neither",
+        formula="E_p log q(y given x) + H(y)",
+        reference="Barber & Agakov 2003",
+        cross_fits=True,
+    ),
+    Method(
+        "club",
+        "upper",
+        "learned conditional density, against other rows' y",
+        run_club,
+        condition="if the learned density is the true one, neither where held-out rows deny it",
+        formula="E_p log q(y given x) - E_x E_y log q(y given x)",
+        reference="Cheng et al. 2020",
+        cross_fits=True,
+    ),
+    Method(
+        "l1out",
+        "neither",
+        "learned conditional density, against other rows' x; an upper bound with the true one, a learned one reads low",
+        run_l1out,
+        formula="E_p[log q(y given x) - log mean_j q(y given x_j)]",
+        reference="Poole et al. 2019",
+        cross_fits=True,
+    ),
+    Method(
+        "ksg",
+        "neither",
+        "nearest neighbours on normal scores, KSG 1",
+        partial(run_neighbours, KSG_1),
+        formula="psi(k) + psi(N) - E[psi(n_x + 1) + psi(n_y + 1)]",
+        reference="Kraskov et al. 2004",
+    ),
+    Method(
+        "ksg2",
+        "neither",
+        "nearest neighbours on normal scores, KSG 2",
+        partial(run_neighbours, KSG_2),
+        formula="psi(k) - 1/k + psi(N) - E[psi(n_x) + psi(n_y)]",
+        reference="Kraskov et al. 2004",
+    ),
+    Method(
+        "mixed_ksg",
+        "neither",
+        "nearest neighbours for mixtures of discrete and continuous parts",
+        partial(run_neighbours, MIXED_KSG),
+        formula="ln N + E[psi(k~) - psi(n_x) - psi(n_y)]",
+        reference="Gao et al. 2017",
+    ),
+    Method(
+        "gaussian",
+        "neither",
+        "plug-in value of the Gaussian copula (CCA on normal scores), bias corrected",
+        partial(run_copula, fit_gaussian),
+        formula="-1/2 sum_i ln(1 - rho_i^2)",
+        reference="Ince et al. 2017",
+        takes_all_rows=True,
+    ),
+    Method(
+        "student",
+        "neither",
+        "plug-in value of the Student copula, which shares a scale",
+        partial(run_copula, fit_student),
+        formula="-1/2 sum_i ln(1 - rho_i^2) + h(d_x) + h(d_y) - h(d_x + d_y)",
+    ),
+    Method(
+        "spiral",
+        "neither",
+        "plug-in value of the Gaussian copula after undoing rotations by the norm",
+        partial(run_copula, fit_spiral),
+        formula="-1/2 sum_i ln(1 - rho_i^2)",
+    ),
+)
+
+REGISTRY: dict[str, Method] = {method.name: method for method in _ROWS}
+
+VARIATIONAL: dict[str, type[Variational]] = {m.name: m.estimator for m in _ROWS if m.estimator is not None}
+
+METHODS: dict[str, str] = {method.name: method.meaning for method in _ROWS}
+"""Names that `flatclr.mi.estimate(..., method=)` knows, each with a line on what it is.
+
+A line starts with the kind of number, "lower bound", "upper bound" or "neither", and under what condition it is one.
+"""
+
+
+def methods_markdown() -> str:
+    """The table of methods in Markdown, as it stands in docs/mutual-information.md between its two markers.
+
+    Returns:
+        A header and one line per method, each ended by a newline.
+
+    >>> methods_markdown().splitlines()[0]
+    '| name | kind | value | what it is |'
+    """
+    lines = ["| name | kind | value | what it is |", "| --- | --- | --- | --- |"]
+    for method in _ROWS:
+        kind = f"{method.kind} {method.condition}".strip()
+        value = f"`{method.formula}`" if method.formula else ""
+        told = f"{method.summary} ({method.reference})" if method.reference else method.summary
+        lines.append(f"| `{method.name}` | {kind} | {value} | {told} |")
+    return "\n".join(lines) + "\n"

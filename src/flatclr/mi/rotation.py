@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flatclr.mi.arrays import Array, normal_quantile, turned
 from flatclr.mi.gaussian import gaussian_nats, plug_in_bias_nats
-from flatclr.mi.margins import RankNormal, normal_quantile
-from flatclr.mi.tasks import Array, turned
+from flatclr.mi.margins import RankNormal
 
 _LARGEST_SPREAD = 4.0  # radians: standard deviation of the angles over the rows
 _SPEEDS = 48

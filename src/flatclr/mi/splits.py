@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Rows = NDArray[np.intp]
+from flatclr.mi.arrays import Integers
+
 _VALIDATION = 0.25  # of the rows that are not for evaluation
 _EVALUATION = 0.2
 
@@ -17,9 +17,9 @@ _EVALUATION = 0.2
 class Split:
     """Disjoint row numbers."""
 
-    train: Rows
-    validation: Rows
-    evaluation: Rows
+    train: Integers
+    validation: Integers
+    evaluation: Integers
 
 
 def splits(rows: int, seed: int, folds: int = 1) -> Iterator[Split]:

@@ -1,10 +1,18 @@
-"""Variational lower bounds on mutual information as losses: per anchor, the mean is minus the bound in nats."""
+"""Variational bounds on mutual information as losses: per anchor, the mean is minus the bound in nats.
+
+The owner of every bound that is a function of `ContrastStats` or of critic scores; `flatclr.mi.bounds` reads them with
+the other sign. `stats` hold the critic's scores: of the positive pair, and the log-sum-exp over the negatives of every
+anchor. f is the critic, p the joint distribution, q the product of the margins, r = p / q the density ratio.
+
+Shape suffixes: A anchors; K rows of a batch whose diagonal holds the positives; M negatives per anchor.
+"""
 
 from __future__ import annotations
 
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.contrast import ContrastStats
@@ -13,32 +21,203 @@ _EXPONENT_LIMIT = {torch.float32: 60.0, torch.float64: 650.0}  # a mean over man
 
 
 def dv(stats: ContrastStats) -> Tensor:
-    """Donsker-Varadhan: log E_q exp(s) - p_i, the expectation over all negative pairs of the batch.
+    """Minus the Donsker-Varadhan bound, the expectation over all negative pairs of the batch.
+
+        loss_i = log E_q exp(s) - p_i
+
+    Args:
+        stats: of the critic's scores.
+
+    Returns:
+        [A]; its mean is too low by about chi^2 / 2M, as the logarithm of a finite mean is.
 
     >>> dv(flatclr.stats_from_scores(torch.zeros(2, 4)))
     tensor([0., 0.])
+
+    Reference: Donsker & Varadhan 1983; as a loss, Belghazi et al. 2018.
     """
     return stats.log_partition - stats.positive
 
 
+def mine(stats: ContrastStats, log_average: Tensor) -> Tensor:
+    """A loss with DV's gradient over a moving average of the partition, which a small batch biases less.
+
+        loss_i = E_q e^s / average - p_i
+
+    Args:
+        stats: of the critic's scores.
+        log_average: logarithm of the moving average of E_q e^s, 0-dim and without gradient.
+
+    Returns:
+        [A]; to be minimised, no bound itself: read the critic by `dv`.
+
+    >>> mine(flatclr.stats_from_scores(torch.zeros(2, 4)), torch.tensor(0.0))
+    tensor([1., 1.])
+
+    Reference: Belghazi et al. 2018.
+    """
+    return exp_with_tangent(stats.log_partition - log_average) - stats.positive
+
+
 def nwj(stats: ContrastStats) -> Tensor:
-    """Nguyen-Wainwright-Jordan: mean_j exp(s_ij - 1) - p_i; at its optimum s = 1 + log ratio.
+    """Minus the Nguyen-Wainwright-Jordan bound; at its optimum s = 1 + log r.
+
+        loss_i = mean_j exp(s_ij - 1) - p_i
+
+    Args:
+        stats: of the critic's scores.
+
+    Returns:
+        [A].
 
     >>> nwj(flatclr.stats_from_scores(torch.ones(2, 4)))
     tensor([0., 0.])
+
+    Reference: Nguyen, Wainwright & Jordan 2010.
     """
     return exp_with_tangent(stats.negative_logsumexp - math.log(stats.negatives) - 1) - stats.positive
 
 
-def flo(stats: ContrastStats, u: Tensor) -> Tensor:
-    """Fenchel-Legendre (FLO, Guo et al. 2022): u_i + exp(-u_i) mean_j exp(s_ij - p_i) - 1.
+def tuba(stats: ContrastStats, log_baseline_A: Tensor | float) -> Tensor:
+    """Minus the TUBA bound, NWJ with a baseline a of the anchor; at its optimum s = log r + log a.
 
-    u_i may depend on the positive pair but not on the negatives; at the optimum u = -log ratio.
+        loss_i = -(1 + p_i - log a_i - mean_j exp(s_ij) / a_i)
+
+    Args:
+        stats: of the critic's scores.
+        log_baseline_A: log a, one value per anchor or one for all; it may not depend on the pairing. 1 gives NWJ.
+
+    Returns:
+        [A].
+
+    >>> tuba(flatclr.stats_from_scores(2 * torch.eye(3)), 0.0)
+    tensor([-2., -2., -2.])
+
+    Reference: Poole et al. 2019.
+    """
+    log_mean = stats.negative_logsumexp - math.log(stats.negatives)
+    return -(1 + stats.positive - log_baseline_A - exp_with_tangent(log_mean - log_baseline_A))
+
+
+def flo(stats: ContrastStats, u: Tensor) -> Tensor:
+    """Minus the Fenchel-Legendre bound (FLO); at its optimum u = -log r.
+
+        loss_i = u_i + exp(-u_i) mean_j exp(s_ij - p_i) - 1
+
+    Args:
+        stats: of the critic's scores.
+        u: [A]; u_i may depend on the positive pair but not on the negatives.
+
+    Returns:
+        [A].
 
     >>> flo(flatclr.stats_from_scores(torch.zeros(2, 4)), torch.zeros(2))
     tensor([0., 0.])
+
+    Reference: Guo et al. 2022.
     """
     return u + exp_with_tangent(stats.gap - math.log(stats.negatives) - u) - 1
+
+
+def js(positive_A: Tensor, negatives_AM: Tensor) -> Tensor:
+    """Logistic regression, joint against independent pairs; at its optimum f = log r.
+
+        loss_i = softplus(-f_i) + mean_j softplus(f_ij)
+
+    Args:
+        positive_A: scores of the positive pairs.
+        negatives_AM: scores of each anchor's negatives.
+
+    Returns:
+        [A]; minus the Jensen-Shannon divergence up to 2 ln 2, no bound on the information: read the critic by
+        `tuba` with baseline 1.
+
+    >>> js(torch.zeros(2), torch.zeros(2, 4))  # 2 ln 2
+    tensor([1.3863, 1.3863])
+
+    Reference: Nowozin et al. 2016; for information, Hjelm et al. 2019.
+    """
+    return F.softplus(-positive_A) + F.softplus(negatives_AM).mean(1)
+
+
+def smile(positive_A: Tensor, log_mean_exp_clipped: Tensor) -> Tensor:
+    """Minus DV with the scores of its partition clipped; no bound, as the clipped partition reads low.
+
+        loss_i = -(f_i - log E_q e^clip(f, -tau, tau))
+
+    Args:
+        positive_A: scores of the positive pairs.
+        log_mean_exp_clipped: the logarithm of the clipped partition, 0-dim.
+
+    Returns:
+        [A].
+
+    >>> smile(torch.ones(2), torch.tensor(0.5))
+    tensor([-0.5000, -0.5000])
+
+    Reference: Song & Ermon 2020.
+    """
+    return -(positive_A - log_mean_exp_clipped)
+
+
+def interpolated(scores_KK: Tensor, log_baseline_K: Tensor, alpha: float) -> Tensor:
+    """Minus the bound between InfoNCE (alpha 1) and TUBA (alpha 0), leaving one row out at a time.
+
+        loss_j = -(1 + mean_{i != j}[s_ii - log a(y_i; x_-j)] - mean_{i != j} e^s_ij / a(y_j; x_-j))
+        a(y; x_-j) = alpha mean_{l != j} e^f(x_l, y) + (1 - alpha) q(y)
+
+    Args:
+        scores_KK: f(x_i, y_j), the positives on the diagonal.
+        log_baseline_K: log q(y_j).
+        alpha: in [0, 1].
+
+    Returns:
+        [K], one value per left-out row; their mean is at least -`interpolated_ceiling_nats(K, alpha)`.
+
+    >>> interpolated(2 * torch.eye(3), torch.zeros(3), 0.0)
+    tensor([-2., -2., -2.])
+
+    Reference: Poole et al. 2019.
+    """
+    K = len(scores_KK)
+    others_KK = ~torch.eye(K, dtype=torch.bool, device=scores_KK.device)
+    log_mean_ji = _logsumexp_of_other_rows(scores_KK) - math.log(K - 1)
+    log_q_ji = log_baseline_K.expand(K, K)
+    if alpha == 1:
+        mixed_ji = log_mean_ji
+    elif alpha == 0:
+        mixed_ji = log_q_ji
+    else:
+        mixed_ji = torch.logaddexp(log_mean_ji + math.log(alpha), log_q_ji + math.log1p(-alpha))
+    joint_ji = (scores_KK.diagonal() - mixed_ji).masked_fill(~others_KK, 0)
+    ratio_ij = exp_with_tangent(scores_KK - mixed_ji.diagonal()).masked_fill(~others_KK, 0)
+    return -(1 + joint_ji.sum(1) / (K - 1) - ratio_ij.sum(0) / (K - 1))
+
+
+def _logsumexp_of_other_rows(scores_KK: Tensor) -> Tensor:
+    """[j, i]: log sum_{l != j} exp(s_li), from the sums above and below j; taking j from the whole would cancel."""
+    nothing = torch.full_like(scores_KK[:1], -torch.inf)
+    above = torch.cat([nothing, scores_KK[:-1].logcumsumexp(0)])
+    below = torch.cat([scores_KK[1:].flip(0).logcumsumexp(0).flip(0), nothing])
+    return torch.logaddexp(above, below)
+
+
+def interpolated_ceiling_nats(batch: int, alpha: float) -> float:
+    """The most the interpolated bound can report.
+
+        1 + log((K - 1) / alpha)
+
+    Args:
+        batch: K, the rows of a batch, at least 2.
+        alpha: in [0, 1]; at 0, which is TUBA, there is no ceiling.
+
+    Returns:
+        Nats; infinite at alpha 0.
+
+    >>> round(interpolated_ceiling_nats(256, alpha=0.5), 3)
+    7.234
+    """
+    return 1 + math.log((batch - 1) / alpha) if alpha > 0 else math.inf
 
 
 def exp_with_tangent(x: Tensor) -> Tensor:

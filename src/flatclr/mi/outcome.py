@@ -1,0 +1,120 @@
+"""What a method is given besides rows, and what it gives back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor
+
+from flatclr.mi.arrays import Array
+from flatclr.mi.fit import Curve, FitSettings
+
+Kind = Literal["lower", "upper", "neither"]
+ASKED = "asked for."  # the reason of a method that was not chosen by another
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run depends on besides its rows: the user's choices, and what a look at all rows has shown."""
+
+    critic: str | None = None  # None: the method's own
+    folds: int = 1
+    k: int = 3
+    seed: int = 0
+    settings: FitSettings = field(default_factory=FitSettings)
+    tied: bool = False  # a column has many equal values, as rounded ones have
+    discrete: bool = False  # and more of them than rounding makes
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value read from held-out rows, with what its spread is estimated from."""
+
+    values: Tensor  # their mean is the estimate in nats
+    influence: Tensor  # per independent unit (row or batch); its spread gives the standard error
+    ceiling_nats: float
+    negative_pairs: int  # averaged over
+
+    @property
+    def nats(self) -> float:
+        return float(self.values.mean())
+
+    @property
+    def standard_error(self) -> float:
+        return float(self.influence.std() / math.sqrt(len(self.influence)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A value in nats and how it came about."""
+
+    nats: float
+    rows: int
+    influence: Array  # of each row (or group of rows) on the value; none where the value is certain
+    negative_pairs: int
+    kind: Kind | None = None  # None: that of the method
+    second_order: float = 0.0  # a deviation that `influence` does not show
+    rows_interact: bool = False  # a row's term depends on its neighbours', so that differences of terms say too little
+    ceiling_nats: float = math.inf
+    ceiling_hides: bool = True  # False: the information itself cannot be larger
+    curve: Curve = ()
+    warnings: tuple[str, ...] = ()
+    method: str | None = None  # what gave the value; None: the method itself
+    reason: str = ASKED
+    again: Again | None = None  # what was run in the end; None: the method itself
+
+    @property
+    def standard_error(self) -> float:
+        if len(self.influence) == 0:
+            return 0.0
+        return math.hypot(float(self.influence.std(ddof=1)) / math.sqrt(len(self.influence)), self.second_order)
+
+
+Again = Callable[[Array, Array], Outcome]  # the same on other variables of the same rows
+Run = Callable[[Array, Array, Options], Outcome]
+
+
+def difference_error(whole: Outcome, part: Outcome) -> float:
+    """Standard error of whole - part, both of the same rows, one's variables among the other's.
+
+    Row by row, as what two terms share cancels. The second orders belong to chi-squares of which the part's is
+    contained in the whole's: their difference is again one. Where rows interact, the error is that of independent
+    terms, which is on the safe side.
+    """
+    if whole.rows_interact:
+        return math.hypot(whole.standard_error, part.standard_error)
+    remaining = max(whole.second_order**2 - part.second_order**2, 0.0)
+    influence = whole.influence - part.influence if len(part.influence) else whole.influence
+    return replace(whole, influence=influence, second_order=math.sqrt(remaining)).standard_error
+
+
+def outcome_of(
+    evaluation: Reading,
+    validation: Reading,
+    curve: Curve,
+    *,
+    kind: Kind | None = None,
+    ceiling_hides: bool = True,
+    warnings: tuple[str, ...] = (),
+) -> Outcome:
+    """The evaluation's value; the validation's only says whether they agree."""
+    spread = math.hypot(evaluation.standard_error, validation.standard_error)
+    disagree = abs(evaluation.nats - validation.nats) > 3 * spread
+    warning = (
+        f"validation ({validation.nats:.3f}) and evaluation ({evaluation.nats:.3f}) disagree by more than three "
+        "standard errors; get more rows."
+    )
+    return Outcome(
+        nats=evaluation.nats,
+        rows=len(evaluation.values),
+        influence=evaluation.influence.double().numpy(),
+        negative_pairs=evaluation.negative_pairs,
+        kind=kind,
+        ceiling_nats=evaluation.ceiling_nats,
+        ceiling_hides=ceiling_hides,
+        curve=curve,
+        warnings=(warning, *warnings) if disagree else warnings,
+    )

@@ -1,0 +1,88 @@
+"""`MIEstimate`: what a user gets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flatclr.mi.limits import Limits
+from flatclr.mi.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class MIEstimate:
+    """An estimate of mutual information, with what it is and what it cannot be.
+
+    Attributes:
+        nats: the estimate; of bounds, read from evaluation rows that neither trained nor stopped anything.
+        standard_error: how the value would vary over fresh rows, in nats; not how far the method is from the truth.
+        ceiling_nats: the most the method could have said; infinite where there is no such limit.
+        kind: "lower" or "upper" bound in expectation, or "neither".
+        method: what gave the number.
+        warnings: what a reader of the number should know.
+        curve: (step, validation nats) of what was trained.
+        reason: why this method.
+        limits: what no method can pass on so many rows, see `flatclr.mi.limits`.
+
+    >>> x, y = flatclr.mi.tasks.gaussian_pairs(1, pairs=1).sample(500, seed=0)
+    >>> result = flatclr.mi.estimate(x, y, "ksg")
+    >>> result.kind, result.method, result.reason, result.warnings
+    ('neither', 'ksg', 'asked for.', ())
+    """
+
+    nats: float
+    standard_error: float
+    ceiling_nats: float
+    kind: str
+    method: str
+    warnings: tuple[str, ...]
+    curve: tuple[tuple[int, float], ...]
+    reason: str
+    limits: Limits
+
+    @classmethod
+    def of(cls, outcome: Outcome, warnings: tuple[str, ...]) -> MIEstimate:
+        """The outcome of a method, with warnings about its rows before its own and those of the limits."""
+        assert outcome.kind is not None
+        assert outcome.method is not None
+        limits = Limits(
+            outcome.nats,
+            outcome.ceiling_nats,
+            outcome.rows,
+            outcome.negative_pairs,
+            ceiling_hides=outcome.ceiling_hides,
+        )
+        kind = outcome.kind
+        if kind == "lower" and outcome.nats > limits.distribution_free_nats:
+            kind = "neither"
+            told = "no sample of this size supports a lower bound above ln N; the value is no bound."
+            warnings = (*warnings, told)
+        return cls(
+            nats=outcome.nats,
+            standard_error=outcome.standard_error,
+            ceiling_nats=outcome.ceiling_nats,
+            kind=kind,
+            method=outcome.method,
+            warnings=(*warnings, *outcome.warnings, *limits.warnings()),
+            curve=outcome.curve,
+            reason=outcome.reason,
+            limits=limits,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts for JSON, which knows no infinity: None stands for it."""
+        plain = asdict(self)
+        plain["limits"] = {
+            "rows": self.limits.rows,
+            "negative_pairs": self.limits.negative_pairs,
+            "distribution_free_nats": self.limits.distribution_free_nats,
+            "mi_bound_nats": self.limits.mi_bound_nats,
+            "nwj_variance": _finite_or_none(self.limits.nwj_variance),
+        }
+        plain["ceiling_nats"] = _finite_or_none(self.ceiling_nats)
+        return plain
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
