@@ -23,6 +23,7 @@ from flatclr.objectives import (
     HolderFlatNCE,
     InfoNCE,
     Objective,
+    SupCon,
 )
 from flatclr.training.config import TrainConfig
 from flatclr.training.trained import load_network
@@ -45,6 +46,7 @@ __all__ = [
     "Objective",
     "PairSet",
     "Phi",
+    "SupCon",
     "TrainConfig",
     "contrast_stats",
     "diagnostics",

@@ -50,6 +50,13 @@ class PairSet(Batch):
             return phi.values(self.positive(inverse_temperature))
         return route.positives_of(self, inverse_temperature).mean_phi(phi)
 
+    def mean(self, per_anchor: Tensor) -> Tensor:
+        """Mean over the anchors that have negatives; what was made of the others' is NaN."""
+        if not self.counts_differ:
+            return per_anchor.mean()
+        counted = per_anchor.detach().isnan().logical_not()
+        return per_anchor.masked_fill(~counted, 0.0).sum() / counted.sum()
+
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
         """Mean negative score of every anchor, from sums of embeddings: O(N d) work."""
         scale = self.scale(inverse_temperature)

@@ -8,9 +8,13 @@ from flatclr.contrast import ContrastStats
 
 
 def saturation(stats: ContrastStats) -> Tensor:
-    """InfoNCE bound over its ceiling log(K + 1). Near 1 the batch cannot tell a good encoder from a better one.
+    """InfoNCE bound over its ceiling: 1 - loss / log(K + 1). Near 1 the batch cannot tell a good encoder from a better.
+
+    It is read from the loss alone, so it means as much where labels or hard negatives choose the negatives and there is
+    no bound.
 
     >>> saturation(flatclr.stats_from_scores(100 * torch.eye(8)))
     tensor(1.)
     """
-    return stats.mi_nats / stats.ceiling_nats
+    ceiling = stats.ceiling_nats
+    return (ceiling - stats.mean(stats.info_nce)) / ceiling

@@ -46,7 +46,7 @@ def score_pool(
             y_NF = torch.cat([y_NF, torch.ones_like(y_NF[:, :1])], 1)
         both = contrast_stats(x_NF, y_NF, inverse_temperature=1.0, pairing="cross", normalize=False)
         rows, columns = both.negative_logsumexp.double().chunk(2)
-        return _pool(both.positive.double().chunk(2)[0], rows, columns, both.negatives)
+        return _pool(both.positive.double().chunk(2)[0], rows, columns, len(x) - 1)
     if critic.caps_negatives:
         return _from_shifts(critic, x, y, min(cap, len(x) - 1), shift)
     rows_lse, columns_lse, positives = [], torch.full((len(x),), -torch.inf, dtype=torch.float64), []

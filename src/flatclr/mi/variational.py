@@ -62,7 +62,7 @@ class InfoNCE(Variational):
         # a row's y also stands in the other rows' denominators, in shares that average to one
         denominators = torch.logaddexp(stats.positive, stats.negative_logsumexp) - stats.ceiling_nats
         shares = score_pool(self.critic, x, y, row_shift=-denominators).column_logsumexp - math.log(stats.negatives)
-        return Reading(values, values - shares.exp(), stats.ceiling_nats, _pairs(stats))
+        return Reading(values, values - shares.exp(), float(stats.ceiling_nats), _pairs(stats))
 
     def validate(self, x: Tensor, y: Tensor) -> float:
         return float(score_pool(self.critic, x, y).stats.mi_nats)
@@ -252,7 +252,7 @@ def _unnormalised(pool: Pool) -> Reading:
 
 
 def _pairs(stats: ContrastStats) -> int:
-    return len(stats.positive) * stats.negatives
+    return len(stats.positive) * int(stats.negatives)
 
 
 def _off_diagonal(scores_KK: Tensor) -> Tensor:

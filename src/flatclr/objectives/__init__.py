@@ -1,35 +1,20 @@
-"""Contrastive objectives: pure functions, one value per anchor, and modules that average them."""
+"""Contrastive objectives, one file per family: the equation per anchor, the module that averages it, and its traits."""
 
-from flatclr.objectives.align_uniform import pair_alignment, uniformity
+import importlib
+import pkgutil
+
+from flatclr.objectives.align_uniform import AlignUniform, pair_alignment, uniformity
+from flatclr.objectives.base import OBJECTIVES, Objective, Traits, register
 from flatclr.objectives.ess_control import EssControl
-from flatclr.objectives.f_divergence import f_micl_cosine, f_micl_gaussian, find_divergence
-from flatclr.objectives.modules import (
-    DV,
-    FLO,
-    FMICL,
-    NWJ,
-    RPC,
-    AlignUniform,
-    FlatNCE,
-    HolderFlatNCE,
-    InfoNCE,
-    Objective,
-)
-from flatclr.objectives.nce import flat_nce, holder_flat_nce, info_nce
-from flatclr.objectives.rpc import rpc
-from flatclr.objectives.variational import dv, flo, nwj
+from flatclr.objectives.f_divergence import find_divergence
+from flatclr.objectives.f_micl import FMICL, f_micl_cosine, f_micl_gaussian
+from flatclr.objectives.multi_positive import SupCon, sup_con
+from flatclr.objectives.nce import FlatNCE, HolderFlatNCE, InfoNCE, flat_nce, holder_flat_nce, info_nce
+from flatclr.objectives.rpc import RPC, rpc
+from flatclr.objectives.variational import DV, FLO, NWJ, dv, flo, nwj
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    "infonce": InfoNCE,
-    "flatnce": FlatNCE,
-    "holder": HolderFlatNCE,
-    "align_uniform": AlignUniform,
-    "fmicl": FMICL,
-    "rpc": RPC,
-    "dv": DV,
-    "nwj": NWJ,
-    "flo": FLO,
-}
+for _module in pkgutil.iter_modules(__path__):  # a file that is added here is registered without being listed
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "DV",
@@ -44,6 +29,8 @@ __all__ = [
     "HolderFlatNCE",
     "InfoNCE",
     "Objective",
+    "SupCon",
+    "Traits",
     "dv",
     "f_micl_cosine",
     "f_micl_gaussian",
@@ -54,6 +41,8 @@ __all__ = [
     "info_nce",
     "nwj",
     "pair_alignment",
+    "register",
     "rpc",
+    "sup_con",
     "uniformity",
 ]

@@ -2,30 +2,82 @@
 
 from __future__ import annotations
 
-import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from flatclr.contrast import ContrastStats, PairSet
+from flatclr.checks import require_number
+from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, Phi, stats_of
 from flatclr.contrast.numerics import alignment
+from flatclr.objectives.base import Objective, Traits, register, require_sphere
 
 
 def pair_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
-    """||x - y||^alpha of every sample's two views on the sphere, over all ranks: [N].
+    """||x - y||^alpha of every sample's views on the sphere, averaged over the pairs of views that are positives: [N].
 
     >>> pair_alignment(flatclr.PairSet.of(torch.eye(2), torch.eye(2)))
     tensor([0., 0.])
     """
-    view_a, view_b = pairs.stack.chunk(2)
-    return pairs.of_all_ranks(alignment(view_a, view_b, alpha))
+    views = pairs.stack.chunk(pairs.layout.views)
+    meeting = sorted({(min(g.view, p), max(g.view, p)) for g in pairs.layout.groups for p in g.positives})
+    of_pairs = [alignment(views[v], views[w], alpha) for v, w in meeting]
+    return pairs.of_all_ranks(of_pairs[0] if len(of_pairs) == 1 else torch.stack(of_pairs).mean(0))
+
+
+def positive_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
+    """||x - y||^alpha averaged over the positives of every anchor, those of its label too: [A]."""
+    half = alpha / 2
+
+    def squared(cosine: Tensor) -> Tensor:
+        return (2 - 2 * cosine).clamp_min(torch.finfo(cosine.dtype).tiny)
+
+    distance = Phi("distance", lambda c: squared(c) ** half, lambda c: -alpha * squared(c) ** (half - 1))
+    return pairs.mean_positive(distance, 1.0)
 
 
 def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:
-    """log mean_{i != j} exp(-t ||x_i - x_j||^2) within each anchor view, averaged over the views.
+    """log mean_{i != j} exp(-t ||x_i - x_j||^2) within each group of anchors, averaged over the groups.
 
-    On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so `stats` are those at inverse temperature 2 t.
+    On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so `stats` are those at inverse temperature 2 t. With the pairing
+    "within" a group is a view.
     """
-    logsumexp_Vn = stats.negative_logsumexp.view(views, -1)
-    pairs_per_view = logsumexp_Vn.shape[1] * stats.negatives
-    return (torch.logsumexp(logsumexp_Vn, dim=1) - math.log(pairs_per_view)).mean() - 2 * t
+    return stats.log_partition_of_groups(views).mean() - 2 * t
+
+
+@register("align_uniform", Traits("alignment plus uniformity", temperature=None, pairing="within"))
+class AlignUniform(Objective):
+    """align_weight * E ||x - y||^alpha + uniform_weight * log E exp(-t ||x - x'||^2) (Wang & Isola 2020).
+
+    >>> z = torch.eye(2)
+    >>> AlignUniform()(z, z)  # uniformity of orthogonal points is -2 t
+    tensor(-4.)
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 2.0,
+        t: float = 2.0,
+        align_weight: float = 1.0,
+        uniform_weight: float = 1.0,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        require_number("alpha", alpha, above=0)
+        require_number("t", t, above=0)
+        require_number("align_weight", align_weight)
+        require_number("uniform_weight", uniform_weight)
+        self._require_known(options)
+        require_sphere("AlignUniform", options)
+        options.setdefault("pairing", "within")
+        super().__init__(1 / (2 * t), **options)
+        self.alpha, self.t, self.align_weight, self.uniform_weight = alpha, t, align_weight, uniform_weight
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        stats = stats_of(pairs, inverse_temperature)
+        if pairs.known is None:
+            aligned = pair_alignment(pairs, self.alpha).mean()
+        else:
+            aligned = stats.mean(positive_alignment(pairs, self.alpha))
+        uniform = uniformity(stats, self.t, len(pairs.layout.groups))
+        return self.align_weight * aligned + self.uniform_weight * uniform, stats

@@ -1,4 +1,4 @@
-"""f-divergences for contrastive learning (f-MICL, Lu et al. 2023).
+"""The f-divergences of f-MICL (Lu et al. 2023), with derivative and convex conjugate.
 
 With u = p(x, y) / (p(x) p(y)) modelled by a similarity, the loss is -E f'(u) over positives plus weight * E f*(f'(u))
 over negatives. Everything is written in v = log u, where no divergence overflows on the sphere:
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_number, require_one_of
-from flatclr.contrast import PairSet, Phi
+from flatclr.contrast import Phi
 from flatclr.objectives.variational import exp_with_tangent
 
 Function = Callable[[Tensor], Tensor]
@@ -58,6 +58,14 @@ class Divergence:
             value=lambda score: self.penalty(score + log_shift),
             derivative=lambda score: self.penalty_slope(score + log_shift),
             parameters=(log_shift, *self.parameters),
+        )
+
+    def gaussian_reward(self, log_shift: float | Tensor) -> Phi:
+        """Reward of a positive as a function of its score; its slope is u f''(u)."""
+        return Phi(
+            f"{self.name}_gaussian_reward",
+            value=lambda score: self.reward(score + log_shift),
+            derivative=lambda score: self.penalty_slope(score + log_shift) * (-(score + log_shift)).exp(),
         )
 
     def cosine_penalty(self) -> Phi:
@@ -158,28 +166,3 @@ def find_divergence(name: str, tsallis_alpha: float = 3.0) -> Divergence:
     """One of the six by name: kl, js, pearson, hellinger, vlc or tsallis."""
     require_one_of("divergence", name, (*DIVERGENCES, "tsallis"))
     return tsallis(tsallis_alpha) if name == "tsallis" else DIVERGENCES[name]
-
-
-def f_micl_gaussian(
-    pairs: PairSet,
-    inverse_temperature: float | Tensor,
-    divergence: Divergence,
-    *,
-    mu: float = 1.0,
-    weight: float = 40.0,
-) -> Tensor:
-    """weight * mean_j f*(f'(u_ij)) - f'(u_i,positive) per anchor, u = mu exp((cos - 1) * inverse_temperature).
-
-    >>> pairs = flatclr.PairSet.of(torch.eye(2), torch.eye(2), pairing="within")
-    >>> f_micl_gaussian(pairs, 2.0, KL, weight=1.0)  # e^-2 - 1
-    tensor([-0.8647, -0.8647, -0.8647, -0.8647])
-    """
-    log_shift = math.log(mu) - inverse_temperature
-    score, penalty = pairs.mean_phi(divergence.gaussian_penalty(log_shift), inverse_temperature)
-    return weight * penalty - divergence.reward(score + log_shift)
-
-
-def f_micl_cosine(pairs: PairSet, divergence: Divergence, *, weight: float = 40.0) -> Tensor:
-    """weight * mean_j f*(T_ij) - T_i,positive per anchor, T the divergence's map of the cosine."""
-    cosine, penalty = pairs.mean_phi(divergence.cosine_penalty(), 1.0)
-    return weight * penalty - divergence.critic(cosine)

@@ -1,13 +1,17 @@
-"""The InfoNCE family: per-anchor losses, to be averaged by the caller."""
+"""The InfoNCE family: InfoNCE, FlatNCE and Hölder-FlatNCE. Equations per anchor first, then the modules."""
 
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from flatclr.contrast import ContrastStats, PairSet, stats_of
+from flatclr.checks import require_one_of
+from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, stats_of
+from flatclr.objectives.base import Objective, Traits, register, require_bounded_scores
+from flatclr.objectives.ess_control import EssControl
 
 VALUES = ("nats", "paper")
 
@@ -66,10 +70,91 @@ def holder_log_mean(pairs: PairSet, inverse_temperature: float | Tensor, gamma: 
         return pairs.mean_negative(inverse_temperature) - pairs.positive(inverse_temperature)
     if abs(gamma) > 1e12:
         return pairs.extreme_negative(inverse_temperature, hardest=gamma > 0) - pairs.positive(inverse_temperature)
-    return (stats_of(pairs, gamma * inverse_temperature).gap - math.log(pairs.negatives)) / gamma
+    return _log_mean(stats_of(pairs, gamma * inverse_temperature)) / gamma
+
+
+def _log_mean(stats: ContrastStats) -> Tensor:
+    """log mean_j exp(s_ij - p_i)"""
+    return stats.gap - stats.log_negatives
 
 
 def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tensor:
     """The value of the InfoNCE loss, or the constant 1, with the gradient of `contrast`."""
     no_value = contrast - contrast.detach()
     return no_value.exp() if value == "paper" else stats.info_nce.detach() + no_value
+
+
+@register("infonce", Traits("InfoNCE / NT-Xent, SimCLR's loss"))
+class InfoNCE(Objective):
+    """InfoNCE / NT-Xent (van den Oord et al. 2018; Chen et al. 2020), in nats.
+
+    With `negatives_per_anchor=k` it is the k-negative loss of the theory of negatives.
+
+    >>> z = torch.eye(4)
+    >>> InfoNCE(temperature=1.0)(z, z)  # softplus(log 6 - 1)
+    tensor(1.1654)
+    """
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        stats = stats_of(pairs, inverse_temperature)
+        return stats.mean(info_nce(stats)), stats
+
+
+@register("flatnce", Traits("FlatNCE: small batches learn like large ones", bounded_scores=True))
+class FlatNCE(Objective):
+    """FlatNCE (Chen et al. 2021): small batches learn like large ones.
+
+    The gradient is FlatNCE's; the value reads as the InfoNCE loss in nats, or is the paper's constant 1 with
+    value="paper". `keep_positive=True` keeps the positive in the denominator, which gives InfoNCE's gradient.
+
+    >>> z = torch.eye(4, requires_grad=True)
+    >>> FlatNCE(temperature=1.0)(z, z)
+    tensor(1.1654, grad_fn=<MeanBackward0>)
+    """
+
+    def __init__(
+        self,
+        temperature: float | EssControl = 0.1,
+        *,
+        value: str = "nats",
+        keep_positive: bool = False,
+        learn_temperature: bool = False,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        super().__init__(temperature, learn_temperature=learn_temperature and keep_positive, **options)
+        require_one_of("value", value, VALUES)
+        if not keep_positive:
+            require_bounded_scores("FlatNCE", options, learn_temperature)
+        self.value, self.keep_positive = value, keep_positive
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        stats = stats_of(pairs, inverse_temperature)
+        return stats.mean(flat_nce(stats, value=self.value, keep_positive=self.keep_positive)), stats
+
+
+@register("holder", Traits("FlatNCE with a Hölder mean of order gamma", bounded_scores=True))
+class HolderFlatNCE(Objective):
+    """FlatNCE with a Hölder mean of order gamma over the negatives: 1 is FlatNCE, 0 the plain mean, +-inf the extremes.
+
+    The gradient is that of log m_gamma; value as in `FlatNCE`. Stats and ESS control are those of gamma = 1.
+    """
+
+    def __init__(
+        self,
+        temperature: float | EssControl = 0.1,
+        *,
+        gamma: float = 1.0,
+        value: str = "nats",
+        learn_temperature: bool = False,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        super().__init__(temperature, **options)
+        require_one_of("value", value, VALUES)
+        require_bounded_scores("HolderFlatNCE", options, learn_temperature)
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or math.isnan(gamma):
+            raise ValueError(f"gamma must be a number, 0, inf or -inf, got {gamma!r}; 1 is FlatNCE.")
+        self.gamma, self.value = float(gamma), value
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        losses, stats = holder_flat_nce(pairs, inverse_temperature, self.gamma, value=self.value)
+        return stats.mean(losses), stats

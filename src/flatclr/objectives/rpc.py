@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
-from flatclr.contrast import PairSet, Phi
+from flatclr.checks import require_number
+from flatclr.contrast import ContrastOptions, PairSet, Phi
+from flatclr.objectives.base import Objective, Traits, register
+from flatclr.objectives.ess_control import EssControl
 
 # J = E_P f - a E_Q f - (b/2) E_P f^2 - (g/2) E_Q f^2,  optimum f = (r - a) / (b r + g) for the density ratio r
 
@@ -27,9 +32,38 @@ def rpc(pairs: PairSet, inverse_temperature: float | Tensor, *, a: float, b: flo
     tensor([-0.5000, -0.5000, -0.5000, -0.5000, -0.5000, -0.5000])
     """
     score, penalty = pairs.mean_phi(rpc_negative(a=a, g=g), inverse_temperature)
-    return penalty - rpc_positive(score, b=b)
+    if pairs.plain:
+        return penalty - rpc_positive(score, b=b)
+    reward = Phi("rpc_positive", lambda s: rpc_positive(s, b=b), lambda s: 1 - b * s)
+    return penalty - pairs.mean_positive(reward, inverse_temperature)
 
 
 def density_ratio(score: Tensor, *, a: float, b: float, g: float) -> Tensor:
     """The ratio r that makes a score optimal: (g f + a) / (1 - b f)."""
     return (g * score + a) / (1 - b * score)
+
+
+@register("rpc", Traits("relative predictive coding", temperature=128.0))
+class RPC(Objective):
+    """Relative predictive coding (Tsai et al. 2021), minus J; defaults are those of its CIFAR script."""
+
+    def __init__(
+        self,
+        temperature: float | EssControl = 128.0,
+        *,
+        a: float = 0.0,
+        b: float = 0.001,
+        g: float = 1.0,
+        learn_temperature: bool = False,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        for name, value in (("a", a), ("b", b), ("g", g)):
+            require_number(name, value)
+            if value < 0:
+                raise ValueError(f"{name} must be >= 0, got {value}; a negative weight makes J unbounded.")
+        options.setdefault("normalize", False)
+        super().__init__(temperature, learn_temperature=learn_temperature, **options)
+        self.a, self.b, self.g = a, b, g
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:
+        return pairs.mean(rpc(pairs, inverse_temperature, a=self.a, b=self.b, g=self.g)), None

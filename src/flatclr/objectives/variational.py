@@ -10,12 +10,15 @@ Shape suffixes: A anchors; K rows of a batch whose diagonal holds the positives;
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from flatclr.contrast import ContrastStats
+from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, stats_of
+from flatclr.objectives.base import Objective, Traits, register
+from flatclr.objectives.ess_control import EssControl
 
 _EXPONENT_LIMIT = {torch.float32: 60.0, torch.float64: 650.0}  # a mean over many such terms must stay finite
 
@@ -75,7 +78,7 @@ def nwj(stats: ContrastStats) -> Tensor:
 
     Reference: Nguyen, Wainwright & Jordan 2010.
     """
-    return exp_with_tangent(stats.negative_logsumexp - math.log(stats.negatives) - 1) - stats.positive
+    return exp_with_tangent(stats.negative_logsumexp - stats.log_negatives - 1) - stats.positive
 
 
 def tuba(stats: ContrastStats, log_baseline_A: Tensor | float) -> Tensor:
@@ -95,7 +98,7 @@ def tuba(stats: ContrastStats, log_baseline_A: Tensor | float) -> Tensor:
 
     Reference: Poole et al. 2019.
     """
-    log_mean = stats.negative_logsumexp - math.log(stats.negatives)
+    log_mean = stats.negative_logsumexp - stats.log_negatives
     return -(1 + stats.positive - log_baseline_A - exp_with_tangent(log_mean - log_baseline_A))
 
 
@@ -106,7 +109,8 @@ def flo(stats: ContrastStats, u: Tensor) -> Tensor:
 
     Args:
         stats: of the critic's scores.
-        u: [A]; u_i may depend on the positive pair but not on the negatives.
+        u: [A]; u_i may depend on the positive pair but not on the negatives. With several views [A, P], one value per
+            positive; the loss is their mean.
 
     Returns:
         [A].
@@ -116,7 +120,10 @@ def flo(stats: ContrastStats, u: Tensor) -> Tensor:
 
     Reference: Guo et al. 2022.
     """
-    return u + exp_with_tangent(stats.gap - math.log(stats.negatives) - u) - 1
+    if stats.each_positive is None:
+        return u + exp_with_tangent(stats.gap - stats.log_negatives - u) - 1
+    gap_AP = (stats.negative_logsumexp - stats.log_negatives).unsqueeze(1) - stats.each_positive.view_scores_AP
+    return (u + exp_with_tangent(gap_AP - u) - 1).mean(1)
 
 
 def js(positive_A: Tensor, negatives_AM: Tensor) -> Tensor:
@@ -228,3 +235,86 @@ def exp_with_tangent(x: Tensor) -> Tensor:
     """
     limit = _EXPONENT_LIMIT[x.dtype]
     return torch.where(x > limit, math.exp(limit) * (1 + x - limit), x.clamp_max(limit).exp())
+
+
+@register("dv", Traits("minus the Donsker-Varadhan bound"))
+class DV(Objective):
+    """Minus the Donsker-Varadhan bound in nats."""
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        stats = stats_of(pairs, inverse_temperature)
+        return stats.mean(dv(stats)), stats
+
+
+@register("nwj", Traits("minus the Nguyen-Wainwright-Jordan bound"))
+class NWJ(Objective):
+    """Minus the Nguyen-Wainwright-Jordan bound in nats."""
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        stats = stats_of(pairs, inverse_temperature)
+        return stats.mean(nwj(stats)), stats
+
+
+class AffineU(nn.Module):
+    """FLO's default u: minus an affine function of the positive score, two learnable scalars."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.offset = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, positive: Tensor) -> Tensor:
+        return -(self.scale * positive + self.offset)
+
+
+@register("flo", Traits("minus the Fenchel-Legendre bound"))
+class FLO(Objective):
+    """Minus the Fenchel-Legendre bound in nats (Guo et al. 2022).
+
+    u models minus the log density ratio of a positive pair: by default two learnable scalars on its score; or a module
+    called as u(z_a, z_b) on the global batch (normalised if the objective normalises) that returns one value per pair
+    [N]. Its parameters are parameters of this module.
+    """
+
+    def __init__(
+        self,
+        temperature: float | EssControl = 0.1,
+        *,
+        u: nn.Module | None = None,
+        learn_temperature: bool = False,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        super().__init__(temperature, learn_temperature=learn_temperature, **options)
+        if u is not None and not isinstance(u, nn.Module):
+            raise TypeError(
+                f"u must be an nn.Module called as u(z_a, z_b), got {type(u).__name__}; wrap the function in one."
+            )
+        self.u = AffineU() if u is None else u
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
+        if pairs.known is not None and pairs.known.labels is not None:
+            raise ValueError(
+                "FLO must have the views of a sample as its positives, got labels=; leave them out, or use InfoNCE."
+            )
+        stats = stats_of(pairs, inverse_temperature)
+        return stats.mean(flo(stats, self._u(pairs, stats))), stats
+
+    def _u(self, pairs: PairSet, stats: ContrastStats) -> Tensor:
+        """[A] or, with several views, [A, P]."""
+        each = stats.each_positive
+        if isinstance(self.u, AffineU):
+            affine: Tensor = self.u(stats.positive if each is None else each.view_scores_AP)
+            return affine
+        if each is None:
+            return self._u_of(*pairs.everyone_VNd).repeat(len(pairs.layout.groups))
+        views, groups = pairs.everyone_VNd, pairs.layout.groups
+        return torch.cat([torch.stack([self._u_of(views[g.view], views[p]) for p in g.positives], 1) for g in groups])
+
+    def _u_of(self, z_a: Tensor, z_b: Tensor) -> Tensor:
+        per_pair: Tensor = self.u(z_a, z_b)
+        if per_pair.shape != z_a.shape[:1]:
+            raise ValueError(
+                f"u(z_a, z_b) must return one value per pair, shape {[len(z_a)]}, got {list(per_pair.shape)}; "
+                "squeeze it."
+            )
+        return per_pair

@@ -1,0 +1,169 @@
+"""What every objective shares: `loss = objective(z_a, z_b)`, `loss, stats = objective.with_stats(z_a, z_b)`.
+
+An objective is one file of this folder: its equation, its module, and the traits it is registered with. Trainer,
+command line and docs ask the traits; nothing else has to be touched.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from flatclr.checks import require_one_of
+from flatclr.contrast import ContrastOptions, ContrastStats, Options, PairSet, stats_of
+from flatclr.contrast.options import Given
+from flatclr.objectives.ess_control import EssControl
+from flatclr.objectives.temperature import ControlledScale, scale_source
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What trainer, command line and docs need to know of an objective."""
+
+    summary: str = ""  # one line
+    temperature: float | None = 0.1  # by default; None: it has no temperature
+    pairing: str = "two_view"  # by default
+    bounded_scores: bool = False  # it has no lower bound where scores can grow: no learned scale, no free features
+    accepts_control: bool = True  # an EssControl may take the place of the temperature
+
+
+class Objective(nn.Module):
+    """A loss on views. A new one defines `loss`; pairings, queues, ranks, stats and ESS control come with it.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        learn_temperature: make its logarithm a parameter.
+        options: those of `flatclr.contrast_stats`: pairing, in_batch_negatives, negatives_per_anchor, generator,
+            normalize, gather, backend, route, check_embeddings, false_negative_margin.
+
+    >>> class Gap(Objective):
+    ...     def loss(self, pairs, inverse_temperature):
+    ...         stats = stats_of(pairs, inverse_temperature)
+    ...         return stats.mean(stats.gap), stats
+    >>> Gap(temperature=1.0)(torch.eye(4), torch.eye(4))  # log 6 - 1
+    tensor(0.7918)
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(
+        self,
+        temperature: float | EssControl = 0.1,
+        *,
+        learn_temperature: bool = False,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        super().__init__()
+        self._require_known(options)
+        self._options = Options(shared_loss=True, **options)  # every rank averages over the same global anchors
+        self.options = options
+        self.scale = scale_source(temperature, learn=learn_temperature)
+
+    @classmethod
+    def traits_with(cls, **options: Any) -> Traits:
+        """The traits when it is made with these options."""
+        return cls.traits
+
+    @classmethod
+    def _require_known(cls, options: ContrastOptions) -> None:
+        own = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "options")]
+        for name in options:
+            require_one_of(f"option of {cls.__name__}", name, [*own, *ContrastOptions.__annotations__])
+
+    @property
+    def inverse_temperature(self) -> float | Tensor:
+        """What scores are multiplied with."""
+        return self.scale.forward()
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats | None]:
+        """The scalar loss of the global batch, and the stats if they were needed for it."""
+        raise NotImplementedError
+
+    def forward(self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]) -> Tensor:
+        """The loss of two or more views [N, d], or of one tensor [V, N, d].
+
+        Args:
+            views: row i of each is a view of sample i.
+            negatives: extra negatives [M, d], a queue.
+            given: labels, ids, hard_negatives, negative_labels, negative_ids, as `flatclr.contrast_stats` takes them.
+        """
+        return self._evaluate(views, negatives, given, need_stats=False)[0]
+
+    def with_stats(
+        self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]
+    ) -> tuple[Tensor, ContrastStats]:
+        """The loss and the detached stats of the batch at the temperature in use; arguments as those of a call."""
+        loss, stats = self._evaluate(views, negatives, given, need_stats=True)
+        assert stats is not None
+        return loss, stats.detach()
+
+    def _evaluate(
+        self, views: tuple[Tensor, ...], negatives: Tensor | None, given: Given, *, need_stats: bool
+    ) -> tuple[Tensor, ContrastStats | None]:
+        pairs = PairSet.made(views, self._options, negatives, **given)
+        scale = self.scale
+        control = scale.control if isinstance(scale, ControlledScale) else None
+        if control is not None:
+            control.require_reachable(pairs.negatives)
+        inverse_temperature = scale.forward()
+        loss, stats = self.loss(pairs, inverse_temperature)
+        if stats is None and (need_stats or (control is not None and self.training)):
+            with torch.no_grad():
+                stats = stats_of(pairs, inverse_temperature)
+        if control is not None and self.training:
+            assert stats is not None
+            control.observe(stats.mean(stats.ess))
+        return loss, stats
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+OBJECTIVES: dict[str, type[Objective]] = {}
+ObjectiveT = TypeVar("ObjectiveT", bound=type[Objective])
+
+
+def register(name: str, traits: Traits | None = None) -> Callable[[ObjectiveT], ObjectiveT]:
+    """Make an objective known by name to `flatclr train`, with its traits.
+
+    >>> @register("gap", Traits("mean log-sum-exp of the negatives less the positive", bounded_scores=True))
+    ... class Gap(Objective):
+    ...     pass
+    >>> OBJECTIVES.pop("gap").traits.bounded_scores
+    True
+    """
+
+    def add(objective: ObjectiveT) -> ObjectiveT:
+        if name in OBJECTIVES:
+            raise ValueError(f"an objective must have a name of its own, got {name!r} again; choose another.")
+        if traits is not None:
+            objective.traits = traits
+        OBJECTIVES[name] = objective
+        return objective
+
+    return add
+
+
+def require_bounded_scores(name: str, options: ContrastOptions, learn_temperature: bool) -> None:
+    """Refuse what lets scores grow without bound."""
+    if not options.get("normalize", True):
+        raise ValueError(
+            f"{name} must have bounded scores, got normalize=False; its gap has no lower bound "
+            "when scores can grow and training diverges: keep normalize=True, or use InfoNCE."
+        )
+    if learn_temperature:
+        raise ValueError(
+            f"{name} must not learn its temperature, got learn_temperature=True; its gap has no lower bound "
+            "in the scale of the scores: fix it, pass an EssControl, or use InfoNCE."
+        )
+
+
+def require_sphere(name: str, options: ContrastOptions) -> None:
+    """Refuse embeddings off the unit sphere."""
+    if not options.get("normalize", True):
+        raise ValueError(f"{name} must work on the unit sphere, got normalize=False; leave it out.")

@@ -1,0 +1,97 @@
+"""f-MICL (Lu et al. 2023): an f-divergence between positive and negative pairs, by Gaussian or cosine similarity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from flatclr.checks import require_number, require_one_of
+from flatclr.contrast import ContrastOptions, PairSet
+from flatclr.objectives.base import Objective, Traits, register, require_sphere
+from flatclr.objectives.ess_control import EssControl
+from flatclr.objectives.f_divergence import Divergence, find_divergence
+
+
+def f_micl_gaussian(
+    pairs: PairSet,
+    inverse_temperature: float | Tensor,
+    divergence: Divergence,
+    *,
+    mu: float = 1.0,
+    weight: float = 40.0,
+) -> Tensor:
+    """weight * mean_j f*(f'(u_ij)) - f'(u_i,positive) per anchor, u = mu exp((cos - 1) * inverse_temperature).
+
+    >>> pairs = flatclr.PairSet.of(torch.eye(2), torch.eye(2), pairing="within")
+    >>> f_micl_gaussian(pairs, 2.0, find_divergence("kl"), weight=1.0)  # e^-2 - 1
+    tensor([-0.8647, -0.8647, -0.8647, -0.8647])
+    """
+    log_shift = math.log(mu) - inverse_temperature
+    score, penalty = pairs.mean_phi(divergence.gaussian_penalty(log_shift), inverse_temperature)
+    if pairs.plain:
+        return weight * penalty - divergence.reward(score + log_shift)
+    return weight * penalty - pairs.mean_positive(divergence.gaussian_reward(log_shift), inverse_temperature)
+
+
+def f_micl_cosine(pairs: PairSet, divergence: Divergence, *, weight: float = 40.0) -> Tensor:
+    """weight * mean_j f*(T_ij) - T_i,positive per anchor, T the divergence's map of the cosine."""
+    cosine, penalty = pairs.mean_phi(divergence.cosine_penalty(), 1.0)
+    return weight * penalty - divergence.critic(cosine)
+
+
+@register("fmicl", Traits("f-MICL: six f-divergences", temperature=0.5, pairing="within"))
+class FMICL(Objective):
+    """f-MICL (Lu et al. 2023) for six f-divergences, Gaussian or cosine similarity; negatives within each view.
+
+    Gaussian: u = mu exp((cos - 1) / temperature), so temperature is sigma^2; 0.5 is the published 1 / (2 sigma^2) = 1.
+    Cosine: the critic is a monotone map of the cosine into the conjugate's domain (`Divergence.critic`), without
+    temperature.
+    """
+
+    def __init__(
+        self,
+        divergence: str = "kl",
+        *,
+        kernel: str = "gaussian",
+        temperature: float | EssControl | None = None,
+        mu: float = 1.0,
+        weight: float = 40.0,
+        tsallis_alpha: float = 3.0,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        require_one_of("kernel", kernel, ("gaussian", "cosine"))
+        require_number("mu", mu, above=0)
+        require_number("weight", weight, above=0)
+        self._require_known(options)
+        require_sphere("FMICL", options)
+        if kernel == "cosine" and temperature is not None:
+            raise ValueError(
+                f"temperature must be None with kernel='cosine', got {temperature!r}; the cosine itself is the critic."
+            )
+        default = self.traits.temperature if kernel == "gaussian" else 1.0
+        assert default is not None
+        options.setdefault("pairing", "within")
+        super().__init__(default if temperature is None else temperature, **options)
+        find_divergence(divergence, tsallis_alpha)  # refuses what it does not know
+        self.divergence_name, self.tsallis_alpha = divergence, tsallis_alpha
+        self.kernel, self.mu, self.weight = kernel, mu, weight
+
+    @classmethod
+    def traits_with(cls, **options: Any) -> Traits:
+        if options.get("kernel") == "cosine":
+            return replace(cls.traits, temperature=None, accepts_control=False)
+        return cls.traits
+
+    @property
+    def divergence(self) -> Divergence:
+        return find_divergence(self.divergence_name, self.tsallis_alpha)
+
+    def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:
+        if self.kernel == "cosine":
+            losses = f_micl_cosine(pairs, self.divergence, weight=self.weight)
+        else:
+            losses = f_micl_gaussian(pairs, inverse_temperature, self.divergence, mu=self.mu, weight=self.weight)
+        return pairs.mean(losses), None
