@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import flatclr
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
+from flatclr.diagnostics import gradient_snr
 from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
@@ -26,7 +27,7 @@ from flatclr.training import memory
 from flatclr.training import trainer as trainer_module
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
-from flatclr.training.instruments import SNR_BATCHES, gradient_snr
+from flatclr.training.instruments import SNR_BATCHES, probed_gradients
 from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
@@ -188,14 +189,14 @@ def test_the_probe_encodes_no_more_at_once_than_training_does(tmp_path: Path) ->
     sizes: list[int] = []
     encoder = trainer.train_step.bare_network.encoders["encoder"]
     encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    gradient_snr(trainer.train_step, trainer.loader, step=1)
+    gradient_snr(probed_gradients(trainer.train_step, trainer.loader, step=1))
     assert set(sizes) == {2 * 2}  # both views
 
 
 def test_looking_at_gradients_leaves_the_random_state_alone(tmp_path: Path) -> None:
     trainer = Trainer(config(tmp_path, 2, negatives_per_anchor=3, ess_target=0.5), None)
     state = torch.get_rng_state()
-    gradient_snr(trainer.train_step, trainer.loader, step=1)
+    gradient_snr(probed_gradients(trainer.train_step, trainer.loader, step=1))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -265,7 +266,7 @@ def test_gradient_snr_is_that_of_its_definition(tmp_path: Path) -> None:
         return gradient
 
     trainer.train_step.probe_gradient = remembered  # type: ignore[method-assign]
-    measured = gradient_snr(trainer.train_step, trainer.loader, step=1)
+    measured = gradient_snr(probed_gradients(trainer.train_step, trainer.loader, step=1))
     mean = np.mean(seen, axis=0)
     noise = math.sqrt(np.mean([np.sum((g - mean) ** 2) for g in seen]))
     assert len(seen) == SNR_BATCHES >= 8

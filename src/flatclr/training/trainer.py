@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from flatclr import diagnostics
 from flatclr.data.loading import Batch, BatchPlan, Loader
 from flatclr.data.opening import from_anywhere, open_dataset
 from flatclr.data.sources import Dataset, PairedArrays, SkippedImagesWarning
@@ -31,7 +32,7 @@ from flatclr.training.checkpoint import has_checkpoints, load_checkpoint, save_c
 from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
-from flatclr.training.instruments import gradient_snr, step_metrics
+from flatclr.training.instruments import probed_gradients, step_metrics
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog, require_wandb
 from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
 from flatclr.training.networks import mixes_samples
@@ -306,7 +307,8 @@ class Trainer:
         """What `flatclr.training.quality` measures, and the gradient's signal-to-noise."""
         beta = float(self.train_step.objective.inverse_temperature)
         measured = self.quality.measure(self.train_step.bare_network, beta)
-        return measured | {"gradient_snr": gradient_snr(self.train_step, self.loader, self.step)}
+        gradients = probed_gradients(self.train_step, self.loader, self.step)
+        return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 
     def _evaluate(self) -> None:
         self.last_evaluation = self.evaluate()
