@@ -35,8 +35,9 @@ from flatclr.cli.main import app
 from flatclr.diagnostics import gradient_snr
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.config import TrainConfig
 from flatclr.training.instruments import SNR_FLOOR
+from flatclr.training.recipes import RECIPES
 
 ALL = planned(list(STAGES), FULL, FULL.starting_rates)
 TINY_GRID = planned(["grid"], TINY, TINY.starting_rates)

@@ -23,8 +23,9 @@ from flatclr.cli.main import app
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import SkippedImagesWarning
 from flatclr.runs import RunDirectory
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.config import TrainConfig
 from flatclr.training.parts import build_objective
+from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 

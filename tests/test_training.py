@@ -21,10 +21,11 @@ from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.models.saving import load_encoder
 from flatclr.runs import RunDirectory
 from flatclr.training import checkpoint
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.config import TrainConfig
 from flatclr.training.parts import build_objective
 from flatclr.training.quality import ImageQuality
 from flatclr.training.queue import EmbeddingQueue
+from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 

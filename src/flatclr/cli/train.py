@@ -9,7 +9,8 @@ import typer
 import yaml
 
 from flatclr.report.page import write_report
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.config import TrainConfig
+from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import process_group, train
 
 Option = typer.Option
