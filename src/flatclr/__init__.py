@@ -26,9 +26,7 @@ from flatclr.objectives import (
     Objective,
 )
 from flatclr.pairs import PairSet
-from flatclr.training.config import TrainConfig
-from flatclr.training.trained import load_network
-from flatclr.training.trainer import train
+from flatclr.training import TrainConfig, load_network, train
 
 __version__ = "0.1.0"
 

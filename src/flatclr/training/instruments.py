@@ -11,6 +11,7 @@ from torch import Tensor
 from flatclr import diagnostics, distributed
 from flatclr.data.loading import Loader, seeded_generator
 from flatclr.distributed import Ranks
+from flatclr.training.build import Parts
 from flatclr.training.step import StepResult, TrainStep
 
 SNR_BATCHES = 8
@@ -34,6 +35,14 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
         "uniformity": diagnostics.uniformity(z_a).item(),
         "gradient_norm": result.gradient_norm.item(),
     }
+
+
+def evaluation_metrics(parts: Parts, step: int) -> dict[str, Any]:
+    """What `flatclr.training.quality` measures of the encoder, and the gradient's signal-to-noise ratio."""
+    beta = float(parts.train_step.objective.inverse_temperature)
+    measured = parts.quality.measure(parts.train_step.bare_network, beta)
+    gradients = probed_gradients(parts.train_step, parts.loader, step)
+    return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 
 
 def probed_gradients(train_step: TrainStep, loader: Loader, step: int) -> Iterator[Tensor]:
