@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Own:
     data: Dataset | None = None
     encoder: nn.Module | None = None
     objective: Objective | None = None
-    listeners: Sequence[Listener] = field(default=())
+    listeners: Sequence[Listener] = ()
 
     def build(self, config: TrainConfig) -> Parts:
         if config.wandb is not None:
