@@ -21,7 +21,9 @@ import torch
 import flatclr
 from benchmarks import record
 from flatclr.data.sources import Dataset, ResidentImages
-from flatclr.training.trainer import Trainer
+from flatclr.training.build import build
+from flatclr.training.pace import Pace
+from flatclr.training.stepping import batches_from, choose_step
 
 WAYS: dict[str, dict[str, Any]] = {
     "graph": {"graph": True},
@@ -38,8 +40,8 @@ def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     torch.compiler.reset()  # or a second size would be compiled for any size
     begun = time.perf_counter()
-    trainer = Trainer(config, None, data=Dataset("random", ResidentImages(images), None))
-    take_step = trainer._stepper()
+    parts = build(config, data=Dataset("random", ResidentImages(images), None))
+    take_step = choose_step(parts, batches_from(parts, 0, Pace(batch, parts.device)), 0).take
     take_step(0)
     torch.cuda.synchronize()
     ready_s = time.perf_counter() - begun
@@ -50,7 +52,7 @@ def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         start = time.perf_counter()
         for step in range(steps):
-            trainer._prepare(step)
+            parts.schedule.apply(parts.train_step, step)
             take_step(20 + block * steps + step)
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - start) / steps)

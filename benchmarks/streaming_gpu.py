@@ -30,8 +30,10 @@ from benchmarks import record
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, FileImages
+from flatclr.training.build import build
 from flatclr.training.graph import GraphedStep
-from flatclr.training.trainer import Trainer
+from flatclr.training.pace import Pace
+from flatclr.training.stepping import batches_from, choose_step
 
 BLOCKS = 5
 FED = 0.05  # waiting less than this, a run is not bound by its data
@@ -105,8 +107,9 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
         graph=graph,
         device=settings.device,
     )
-    trainer = Trainer(config, None, data=Dataset("folder", image_files(settings), None))
-    take_step, finished = trainer._stepper(), _synchronizer(trainer.device)
+    parts = build(config, data=Dataset("folder", image_files(settings), None))
+    pace, finished = Pace(batch, parts.device), _synchronizer(parts.device)
+    take_step = choose_step(parts, batches_from(parts, 0, pace), 0).take
     for step in range(settings.warmup):
         take_step(step)
     replays = None
@@ -116,18 +119,18 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
     for block in range(BLOCKS):
         finished()
         first = settings.warmup + block * settings.steps
-        trainer.pace.restart(first)
+        pace.restart(first)
         for step in range(first, first + settings.steps):
-            trainer._prepare(step)
+            parts.schedule.apply(parts.train_step, step)
             take_step(step)
         finished()
-        paces.append(trainer.pace.row(first + settings.steps))
-    waits = [pace.get("data_wait_share", 0.0) for pace in paces]
+        paces.append(pace.row(first + settings.steps))
+    waits = [row.get("data_wait_share", 0.0) for row in paces]
     return {
         "batch": batch,
         "images": "streamed" if streamed else "resident",
         "step": "graph" if graph else "eager",
-        **_rate([pace["images_per_second"] for pace in paces]),
+        **_rate([row["images_per_second"] for row in paces]),
         "waiting for data %": round(100 * statistics.median(waits), 1),
         "ms of a replay": "" if replays is None else round(replays.median_ms(), 2),
     }

@@ -32,10 +32,12 @@ from benchmarks.cifar10.pages.batches import batch_page
 from benchmarks.cifar10.pages.divergences import divergence_page
 from benchmarks.cifar10.plan import FULL, NCE, SIMCLR, STAGES, TINY, PlannedRun, planned
 from flatclr.cli.main import app
+from flatclr.diagnostics import gradient_snr
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row
-from flatclr.training.config import RECIPES, TrainConfig
-from flatclr.training.instruments import SNR_FLOOR, signal_to_noise
+from flatclr.training.config import TrainConfig
+from flatclr.training.instruments import SNR_FLOOR
+from flatclr.training.recipes import RECIPES
 
 ALL = planned(list(STAGES), FULL, FULL.starting_rates)
 TINY_GRID = planned(["grid"], TINY, TINY.starting_rates)
@@ -557,7 +559,7 @@ def test_signal_to_noise_loses_its_floor(truth: float) -> None:
     rng, size = torch.Generator().manual_seed(0), 2000
     signal = torch.zeros(size)
     signal[0] = truth * math.sqrt(size)  # noise has a norm of about sqrt(size)
-    drawn = [signal_to_noise(signal + torch.randn(8, size, generator=rng)) for _ in range(60)]
+    drawn = [gradient_snr(signal + torch.randn(8, size, generator=rng)) for _ in range(60)]
     run: Any = SimpleNamespace(logs=[{"step": 1}], metrics=[{"step": 1, "gradient_snr": value} for value in drawn])
 
     found = summary.signal_to_noise([run])

@@ -15,10 +15,14 @@ from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.runs import RunDirectory
 from flatclr.training import graph as graph_module
+from flatclr.training.build import build
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.events import Event, Warned
 from flatclr.training.graph import GraphedStep
-from flatclr.training.trainer import Trainer, TrainingStoppedError, train
+from flatclr.training.recorder import Recorder
+from flatclr.training.trainer import fit, train
 from tests.training_worker import config, network_of
 
 pytestmark = pytest.mark.gpu
@@ -31,6 +35,10 @@ def deterministic() -> Iterator[None]:
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         yield
     torch.use_deterministic_algorithms(False)
+
+
+def warnings_in(heard: list[Event]) -> list[str]:
+    return [event.message for event in heard if isinstance(event, Warned)]
 
 
 def gpu_config(out: Path, steps: int, **settings: Any) -> TrainConfig:
@@ -86,15 +94,16 @@ def test_an_encoder_that_waits_for_the_device_is_announced_and_trained_eagerly(t
             features = super().forward(images)
             return features * features.detach().abs().mean().item()  # waits for the device
 
-    heard: list[str] = []
+    heard: list[Event] = []
     weights = []
     for graph in (True, False):
         torch.manual_seed(0)
         encoder = Waiting(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1))
-        listen = [lambda _, row: heard.append(row.get("message", ""))]
-        run = train(gpu_config(tmp_path / str(graph), 6, graph=graph), encoder=encoder, on_event=listen)
+        run = train(gpu_config(tmp_path / str(graph), 6, graph=graph), encoder=encoder, on_event=[heard.append])
         weights.append(network_of(run.path))
-    assert any("not captured in a CUDA graph: the step waits for the device" in message for message in heard)
+    assert any(
+        "not captured in a CUDA graph: the step waits for the device" in message for message in warnings_in(heard)
+    )
     torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
 
 
@@ -103,15 +112,14 @@ def test_streamed_images_are_captured_and_train_the_encoder_of_resident_ones(tmp
         in_memory = None  # type: ignore[assignment]
 
     images = torch.randint(256, (80, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    heard: list[str] = []
+    heard: list[Event] = []
 
     def run(kind: type[ResidentImages], name: str, **settings: Any) -> Path:
         data = Dataset("random", kind(images), None)
-        listen = [lambda _, row: heard.append(row.get("message", ""))]
-        return train(gpu_config(tmp_path / name, 12, **settings), data=data, on_event=listen).path
+        return train(gpu_config(tmp_path / name, 12, **settings), data=data, on_event=[heard.append]).path
 
     streamed = run(Streamed, "streamed")
-    assert not any("not captured" in message for message in heard)
+    assert not any("not captured" in message for message in warnings_in(heard))
     for other in (run(ResidentImages, "resident"), run(Streamed, "eager", graph=False)):
         torch.testing.assert_close(network_of(streamed), network_of(other), rtol=1e-5, atol=1e-6)
     (log,) = [row for row in RunDirectory(streamed).metrics() if row["kind"] == "log"]
@@ -120,25 +128,24 @@ def test_streamed_images_are_captured_and_train_the_encoder_of_resident_ones(tmp
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
 def test_a_compiled_network_is_captured_and_trains_as_the_plain_one_does(tmp_path: Path) -> None:
-    heard: list[str] = []
-    listen = [lambda _, row: heard.append(row.get("message", ""))]
+    heard: list[Event] = []
     runs = [
-        train(gpu_config(tmp_path / str(compiled), 12, compile=compiled), on_event=listen).path
+        train(gpu_config(tmp_path / str(compiled), 12, compile=compiled), on_event=[heard.append]).path
         for compiled in (True, False)
     ]
-    assert not any("not captured" in message for message in heard)
+    assert not any("not captured" in message for message in warnings_in(heard))
     torch.testing.assert_close(*map(network_of, runs), rtol=1e-3, atol=1e-4)
 
 
 def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
-    trainer = Trainer(gpu_config(tmp_path, 4), None)
-    before = {name: value.clone() for name, value in trainer.train_step.bare_network.state_dict().items()}
-    beta = trainer.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
-    GraphedStep(trainer.train_step, trainer.loader, iter(()), fewer_launches=True)
+    parts = build(gpu_config(tmp_path, 4))
+    before = {name: value.clone() for name, value in parts.train_step.bare_network.state_dict().items()}
+    beta = parts.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
+    GraphedStep(parts.train_step, parts.loader, iter(()), fewer_launches=True)
     torch.cuda.synchronize()
-    after = trainer.train_step.bare_network.state_dict()
+    after = parts.train_step.bare_network.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
-    assert torch.equal(trainer.train_step.objective.inverse_temperature, beta)  # type: ignore[arg-type]
+    assert torch.equal(parts.train_step.objective.inverse_temperature, beta)  # type: ignore[arg-type]
 
 
 def test_a_resumed_captured_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
@@ -150,13 +157,13 @@ def test_a_resumed_captured_run_ends_where_a_whole_one_does(tmp_path: Path) -> N
 
 
 def test_bad_steps_change_nothing_and_stop_a_captured_run(tmp_path: Path) -> None:
-    trainer = Trainer(gpu_config(tmp_path, 50, max_bad_steps=3), None)
+    parts = build(gpu_config(tmp_path, 50, max_bad_steps=3))
     with torch.no_grad():
-        next(trainer.train_step.network.parameters()).fill_(float("nan"))
-    before = [p.detach().clone() for p in trainer.train_step.network.parameters()]
+        next(parts.train_step.network.parameters()).fill_(float("nan"))
+    before = [p.detach().clone() for p in parts.train_step.network.parameters()]
     with pytest.raises(TrainingStoppedError, match=r"bad steps in a row"):
-        trainer.fit()
-    after = list(trainer.train_step.network.parameters())
+        fit(Recorder(parts))
+    after = list(parts.train_step.network.parameters())
     assert all(torch.equal(a, b) for a, b in zip(after[1:], before[1:], strict=True))
 
 
@@ -169,9 +176,9 @@ def test_bad_steps_change_nothing_and_stop_a_captured_run(tmp_path: Path) -> Non
     ],
 )
 def test_a_step_that_cannot_be_captured_says_why(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
-    heard: list[str] = []
-    train(gpu_config(tmp_path / "run", 3, **settings), on_event=[lambda _, row: heard.append(row.get("message", ""))])
-    assert any("not captured in a CUDA graph" in message and reason in message for message in heard)
+    heard: list[Event] = []
+    train(gpu_config(tmp_path / "run", 3, **settings), on_event=[heard.append])
+    assert any("not captured in a CUDA graph" in message and reason in message for message in warnings_in(heard))
 
 
 def test_streamed_images_reach_the_device_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +213,10 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch_on_the_device(tmp_pa
     collected = []
     for micro_batch in (None, 3):
         plain = {"encoder_options": {"norm": "none", "width": 8}, "micro_batch": micro_batch}
-        trainer = Trainer(gpu_config(tmp_path, 2, **plain), None)
-        step, batch = next(trainer.loader.steps(0, 1))
-        trainer.train_step.backward(trainer.train_step.inputs.draw(batch, step), len(batch[0]))
-        collected.append({n: p.grad for n, p in trainer.train_step.network.named_parameters()})
+        parts = build(gpu_config(tmp_path, 2, **plain))
+        step, batch = next(parts.loader.steps(0, 1))
+        parts.train_step.backward(parts.train_step.inputs.draw(batch, step), len(batch[0]))
+        collected.append({n: p.grad for n, p in parts.train_step.network.named_parameters()})
     whole, cached = collected
     for name in whole:
         torch.testing.assert_close(cached[name], whole[name], rtol=1e-5, atol=1e-6)

@@ -23,35 +23,38 @@ from flatclr.cli.main import app
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import SkippedImagesWarning
 from flatclr.runs import RunDirectory
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.build import build, what_to_know
+from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.events import Event, Logged, Started, Warned
 from flatclr.training.parts import build_objective
-from flatclr.training.trainer import Trainer, TrainingStoppedError, train
+from flatclr.training.recipes import RECIPES
+from flatclr.training.trainer import train
 from tests.training_worker import config
 
 LOGGED = {"mi_nats": 1.0, "ceiling_nats": 2.0, "ess": 0.2, "beta": 3.0, "images_per_second": 9.0}
 
 
-def started(tmp_path: Path) -> tuple[LiveDisplay, Trainer]:
+def started(tmp_path: Path) -> tuple[LiveDisplay, RunDirectory]:
     """A display that was told of a run."""
-    trainer = Trainer(config(tmp_path / "unused", 2), None)
-    trainer.run = RunDirectory.create(tmp_path / "run", {})
+    run = RunDirectory.create(tmp_path / "run", {})
     display = LiveDisplay()
-    display(trainer, {"kind": "start", "step": 0, "total_steps": 2})
-    return display, trainer
+    display(Started(step=0, total_steps=2, run=run.path, network=nn.Identity()))
+    return display, run
 
 
 def test_listeners_get_numbers_and_files_get_text_where_a_loss_is_not_finite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    heard: list[dict[str, Any]] = []
+    heard: list[Event] = []
     display = LiveDisplay()
     broken = nn.Sequential(nn.Flatten(), nn.Linear(784, 8))
     nn.init.constant_(broken[1].weight, math.nan)
     settings = config(tmp_path / "run", 4, log_every=2, max_bad_steps=4)
     with display, pytest.raises(TrainingStoppedError, match="bad steps in a row"):
-        train(settings, encoder=broken, on_event=[display, JsonLines(), lambda _, row: heard.append(row)])
-    (logged,) = [row for row in heard if row["kind"] == "log"]
-    assert math.isnan(logged["loss"])
+        train(settings, encoder=broken, on_event=[display, JsonLines(), heard.append])
+    (logged,) = [event for event in heard if isinstance(event, Logged)]
+    assert math.isnan(logged.metrics["loss"])
     assert [row["loss"] for row in RunDirectory(tmp_path / "run").metrics() if row["kind"] == "log"] == ["nan"]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [line["loss"] for line in lines if line["kind"] == "log"] == ["nan"]
@@ -117,11 +120,10 @@ def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
 def test_an_interrupted_run_says_how_to_go_on(
     saved: list[int], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    display, trainer = started(tmp_path)
-    assert trainer.run is not None
-    trainer.run.checkpoints.mkdir()
+    display, run = started(tmp_path)
+    run.checkpoints.mkdir()
     for step in saved:
-        (trainer.run.checkpoints / f"step-{step:09d}.pt").touch()
+        (run.checkpoints / f"step-{step:09d}.pt").touch()
     display.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert said in " ".join(capsys.readouterr().out.split())
 
@@ -129,9 +131,9 @@ def test_an_interrupted_run_says_how_to_go_on(
 def test_an_alarm_is_said_when_it_begins_and_when_it_is_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    display, trainer = started(tmp_path)
+    display, _ = started(tmp_path)
     for step, collapsed in enumerate([False, True, True, False, False], 1):
-        display(trainer, {"kind": "log", "step": step, "loss": math.nan, "collapsed": collapsed, **LOGGED})
+        display(Logged(step, epoch=0.1, metrics={"loss": math.nan, "collapsed": collapsed, **LOGGED}))
     said = [line for line in capsys.readouterr().out.splitlines() if ": alarm, " in line]
     assert [line.strip() for line in said] == ["step 2: alarm, collapsed", "step 4: alarm, collapsed is over"]
 
@@ -183,6 +185,7 @@ def test_settings_of_the_wrong_kind_are_shown(settings: dict[str, Any], message:
         ({"objective": "flatnce"}, "objective must be a flatclr.Objective, got str; name one"),
         ({"on_event": print}, r"on_event must be a list of functions, got .*; pass \[f\]"),
         ({"on_event": [3]}, r"on_event must be a list of functions, got \[3\]; pass"),
+        ({"on_event": [lambda trainer, row: None]}, r"on_event must hold functions of one event, got .*; write def"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
@@ -198,12 +201,9 @@ def test_arguments_of_the_wrong_kind_are_refused_before_anything_is_written(
 def test_only_a_batch_that_is_cut_is_said_to_be_normalised_in_parts(
     micro_batch: int, warned: bool, tmp_path: Path
 ) -> None:
-    heard: list[str] = []
     settings = {"micro_batch": micro_batch, "encoder_options": {"norm": "batch", "width": 8}}
-    listen = [lambda _, row: heard.append(row.get("message", ""))]
-    trainer = Trainer(config(tmp_path, 2, **settings), None, on_event=listen)
-    trainer._say_what_to_know()
-    assert any("goes by micro-batches" in message for message in heard) == warned
+    said = list(what_to_know(build(config(tmp_path, 2, **settings))))
+    assert any("goes by micro-batches" in message for message in said) == warned
 
 
 def test_the_command_says_its_version() -> None:
@@ -219,9 +219,9 @@ def test_unreadable_images_are_said_once_and_the_first_is_named(
     for i in range(24):
         Image.new("L", (12, 12), 10 * i).save(folder / f"{i:02d}.png")
     (folder / "07.png").write_bytes(b"no image")
-    heard: list[str] = []
-    listen = [lambda _, row: heard.append(row.get("message", ""))]
-    train(config(tmp_path / "run", 2, data=folder), on_event=listen)
+    events: list[Event] = []
+    train(config(tmp_path / "run", 2, data=folder), on_event=[events.append])
+    heard = [event.message for event in events if isinstance(event, Warned)]
     assert [message for message in heard if "unreadable" in message] == [
         next(message for message in heard if re.search(r"^1 images are unreadable .* the first .*07\.png: ", message))
     ]

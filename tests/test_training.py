@@ -21,11 +21,17 @@ from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.models.saving import load_encoder
 from flatclr.runs import RunDirectory
 from flatclr.training import checkpoint
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.build import build
+from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.events import Event, Logged, Warned
+from flatclr.training.instruments import evaluation_metrics
 from flatclr.training.parts import build_objective
 from flatclr.training.quality import ImageQuality
 from flatclr.training.queue import EmbeddingQueue
-from flatclr.training.trainer import Trainer, TrainingStoppedError, train
+from flatclr.training.recipes import RECIPES
+from flatclr.training.recorder import Recorder
+from flatclr.training.trainer import fit, train
 from tests.training_worker import config
 
 ROOT = Path(__file__).parent.parent
@@ -66,9 +72,9 @@ def test_a_run_directory_says_what_happened(tmp_path: Path) -> None:
 
 def test_training_teaches_the_encoder(tmp_path: Path) -> None:
     settings = {"batch_size": 32, "encoder_options": {"width": 16}, "log_every": 50, "eval_samples": 5000}
-    trainer = Trainer(config(tmp_path / "run", 150, **settings), None)
-    before = trainer.evaluate()
-    after = trainer.fit().metrics
+    parts = build(config(tmp_path / "run", 150, **settings))
+    before = evaluation_metrics(parts, step=0)
+    after = fit(Recorder(parts)).metrics
     assert after["pool_mi_best_nats"] > before["pool_mi_best_nats"] + 0.3
     assert after["knn"] > 0.7
 
@@ -82,14 +88,14 @@ def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path) -> Non
         images=(60 * labels[:, None, None] + np.zeros((200, 28, 28))).astype(np.uint8),
         labels=labels,
     )
-    trainer = Trainer(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz"), eval_samples=40), None)
-    assert isinstance(trainer.quality, ImageQuality)
-    encoder = trainer.train_step.network.encoder
-    _, chosen = trainer.quality.features(encoder, trainer.quality.source)
+    parts = build(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz"), eval_samples=40))
+    assert isinstance(parts.quality, ImageQuality)
+    encoder = parts.train_step.network.encoder
+    _, chosen = parts.quality.features(encoder, parts.quality.source)
     assert chosen is not None
     assert len(chosen) == 40
     assert set(chosen.tolist()) == {0, 1, 2, 3}
-    again = trainer.quality.features(encoder, trainer.quality.source)[1]
+    again = parts.quality.features(encoder, parts.quality.source)[1]
     assert torch.equal(chosen, again)
 
 
@@ -100,8 +106,8 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, tmp
     class StopHereError(Exception):
         pass
 
-    def stop_there(trainer: Trainer, row: dict[str, Any]) -> None:
-        if row["kind"] == "log" and row["step"] == stop:
+    def stop_there(event: Event) -> None:
+        if isinstance(event, Logged) and event.step == stop:
             raise StopHereError
 
     with pytest.raises(StopHereError):
@@ -196,9 +202,9 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path
     loaded = checkpoint.load_checkpoint(run / "checkpoint")
     assert loaded.step == 8
     assert "step-000000012.pt: its content does not match its checksum" in loaded.passed_over
-    heard: list[dict[str, Any]] = []
-    train(TrainConfig(), resume=run, on_event=[lambda trainer, row: heard.append(row)])
-    assert any(row["kind"] == "warning" and "damaged checkpoint" in row["message"] for row in heard)
+    heard: list[Event] = []
+    train(TrainConfig(), resume=run, on_event=[heard.append])
+    assert any(isinstance(event, Warned) and "damaged checkpoint" in event.message for event in heard)
 
 
 def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -243,13 +249,13 @@ def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_stops_with_advice(tmp_path: Path) -> None:
-    trainer = Trainer(config(tmp_path / "run", 50, max_bad_steps=3), None)
+    parts = build(config(tmp_path / "run", 50, max_bad_steps=3))
     with torch.no_grad():
-        next(trainer.train_step.network.parameters()).fill_(float("nan"))
-    before = [p.clone() for p in trainer.train_step.network.parameters()]
+        next(parts.train_step.network.parameters()).fill_(float("nan"))
+    before = [p.clone() for p in parts.train_step.network.parameters()]
     with pytest.raises(TrainingStoppedError, match=r"got 3 bad steps in a row .* lower the learning rate"):
-        trainer.fit()
-    after = list(trainer.train_step.network.parameters())
+        fit(Recorder(parts))
+    after = list(parts.train_step.network.parameters())
     assert all(torch.equal(a, b) for a, b in zip(after[1:], before[1:], strict=True))  # bad steps change nothing
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
-from flatclr.training.trainer import process_group, train
+from flatclr.training.launch import process_group
+from flatclr.training.trainer import train
 
 
 def config(out: Path, steps: int, **settings: object) -> TrainConfig:

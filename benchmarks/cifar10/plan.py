@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flatclr.training.config import RECIPES, TrainConfig
+from flatclr.training.config import TrainConfig
+from flatclr.training.recipes import RECIPES
 
 Settings = Mapping[str, Any]
 Rates = Mapping[int, float]  # learning rate by batch size

@@ -25,9 +25,7 @@ from flatclr.objectives import (
     Objective,
     SupCon,
 )
-from flatclr.training.config import TrainConfig
-from flatclr.training.trained import load_network
-from flatclr.training.trainer import train
+from flatclr.training import TrainConfig, load_network, train
 
 __version__ = "0.1.0"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from flatclr.files import json_ready
 from flatclr.runs import RunDirectory
 from flatclr.training.checkpoint import steps_in
-from flatclr.training.trainer import Trainer
+from flatclr.training.events import Evaluated, Event, Finished, Logged, Started, Warned
 
 
 class JsonLines:
@@ -24,10 +25,8 @@ class JsonLines:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def __call__(self, trainer: Trainer, row: dict[str, Any]) -> None:
-        if row["kind"] == "start":
-            row = {**row, "run": str(trainer.run.path) if trainer.run else None}
-        print(json.dumps(json_ready(row)), flush=True)
+    def __call__(self, event: Event) -> None:
+        print(json.dumps(json_ready(event.row())), flush=True)
 
     def report(self, path: Path) -> None:
         print(json.dumps({"kind": "report", "path": str(path)}), flush=True)
@@ -61,30 +60,34 @@ class LiveDisplay:
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self.run is not None:
             self.console.print(_how_to_go_on(self.run))
 
-    def __call__(self, trainer: Trainer, row: dict[str, Any]) -> None:
-        match row["kind"]:
-            case "start":
-                self.run = trainer.run
-                if trainer.run is not None:
-                    self.console.print(f"run directory: {trainer.run.path}")
-                self.task = self.progress.add_task(
-                    "training", total=row["total_steps"], completed=row["step"], gauges=""
-                )
-            case "log":
-                assert self.task is not None
-                self.progress.update(self.task, completed=row["step"], gauges=_gauges(row))
-                alarms = {alarm for alarm in ("beta_clamped", "collapsed") if row.get(alarm)}
-                for alarm in sorted(alarms ^ self.alarms):  # said when it begins and when it is over
-                    over = "" if alarm in alarms else " is over"
-                    self.console.print(f"step {row['step']}: alarm, {alarm.replace('_', ' ')}{over}", style="yellow")
-                self.alarms = alarms
-            case "evaluation":
-                self.console.print(f"step {row['step']}: {_evaluation(row)}")
-            case "warning":
-                self.console.print(row["message"], style="yellow")
-            case "end":
-                for path in row["encoders"]:
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._begin(event)
+            case Logged():
+                self._show_gauges(event)
+            case Evaluated():
+                self.console.print(f"step {event.step}: {_evaluation(event.metrics)}")
+            case Warned():
+                self.console.print(event.message, style="yellow")
+            case Finished():
+                for path in event.encoders:
                     self.console.print(f"encoder: {path}")
+
+    def _begin(self, event: Started) -> None:
+        if event.run is not None:
+            self.run = RunDirectory(event.run)
+            self.console.print(f"run directory: {event.run}")
+        self.task = self.progress.add_task("training", total=event.total_steps, completed=event.step, gauges="")
+
+    def _show_gauges(self, event: Logged) -> None:
+        assert self.task is not None
+        self.progress.update(self.task, completed=event.step, gauges=_gauges(event.metrics))
+        alarms = {alarm for alarm in ("beta_clamped", "collapsed") if event.metrics.get(alarm)}
+        for alarm in sorted(alarms ^ self.alarms):  # said when it begins and when it is over
+            over = "" if alarm in alarms else " is over"
+            self.console.print(f"step {event.step}: alarm, {alarm.replace('_', ' ')}{over}", style="yellow")
+        self.alarms = alarms
 
     def report(self, path: Path) -> None:
         self.console.print(f"report: {path}")
@@ -97,7 +100,7 @@ def _how_to_go_on(run: RunDirectory) -> str:
     return f"interrupted; from the checkpoint of step {max(steps)} go on with: flatclr train --resume {run.path}"
 
 
-def _gauges(row: dict[str, Any]) -> str:
+def _gauges(row: Mapping[str, Any]) -> str:
     waiting = f", {row['data_wait_share']:.0%} waiting for data" if row.get("data_wait_share", 0) >= 0.01 else ""
     return (
         f"loss {row['loss']:.3f}  MI {row['mi_nats']:.2f}/{row['ceiling_nats']:.2f}  ESS {row['ess']:.2f}  "
@@ -105,7 +108,7 @@ def _gauges(row: dict[str, Any]) -> str:
     )
 
 
-def _evaluation(row: dict[str, Any]) -> str:
+def _evaluation(row: Mapping[str, Any]) -> str:
     parts = [f"kNN {100 * row['knn']:.1f} %"] if "knn" in row else []
     parts += [f"retrieval at 1 {100 * row['retrieval_at_1']:.1f} %"] if "retrieval_at_1" in row else []
     parts.append(f"effective rank {row['effective_rank']:.1f}")

@@ -13,7 +13,7 @@ from flatclr.cli.export import export_command
 from flatclr.cli.mi import mi_command
 from flatclr.cli.report import report_command
 from flatclr.cli.train import train_command
-from flatclr.training.trainer import TrainingStoppedError
+from flatclr.training.errors import TrainingStoppedError
 
 app = typer.Typer(
     name="flatclr",

@@ -9,8 +9,10 @@ import typer
 import yaml
 
 from flatclr.report.page import write_report
-from flatclr.training.config import RECIPES, TrainConfig
-from flatclr.training.trainer import process_group, train
+from flatclr.training.config import TrainConfig
+from flatclr.training.launch import process_group
+from flatclr.training.recipes import RECIPES
+from flatclr.training.trainer import train
 
 Option = typer.Option
 

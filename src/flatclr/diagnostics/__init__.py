@@ -9,6 +9,7 @@ from flatclr.diagnostics.geometry import (
     uniformity,
     within_class_variance,
 )
+from flatclr.diagnostics.gradient_snr import gradient_snr, gradient_snr_floor
 from flatclr.diagnostics.saturation import saturation
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "collision_rate",
     "effective_rank",
     "effective_sample_size",
+    "gradient_snr",
+    "gradient_snr_floor",
     "saturation",
     "simplex_etf_distance",
     "uniformity",

@@ -1,1 +1,36 @@
-"""From data to an encoder."""
+"""From data to an encoder: describe a run, train it, listen to it, and load what it made.
+
+>>> from flatclr.training import RECIPES
+>>> RECIPES["cifar10"]().changed(epochs=10).objective
+'flatnce'
+"""
+
+from flatclr.training.config import TrainConfig, describe_settings
+from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.events import Evaluated, Event, Finished, Listener, Logged, Measured, Saved, Started, Warned
+from flatclr.training.launch import process_group
+from flatclr.training.recipes import RECIPES
+from flatclr.training.settings import Setting
+from flatclr.training.trained import load_network
+from flatclr.training.trainer import RunResult, train
+
+__all__ = [
+    "RECIPES",
+    "Evaluated",
+    "Event",
+    "Finished",
+    "Listener",
+    "Logged",
+    "Measured",
+    "RunResult",
+    "Saved",
+    "Setting",
+    "Started",
+    "TrainConfig",
+    "TrainingStoppedError",
+    "Warned",
+    "describe_settings",
+    "load_network",
+    "process_group",
+    "train",
+]

@@ -1,130 +1,226 @@
-"""What a run does: one frozen dataclass, checked before any work starts; recipes are functions that return one."""
+"""What a run does: one frozen dataclass, checked before any work starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_count, require_number, require_one_of
+from flatclr.checks import require_number, require_one_of
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
+from flatclr.training.settings import (
+    Setting,
+    between_0_and_1,
+    named_values,
+    not_negative,
+    one_of,
+    optional,
+    optional_count,
+    path,
+    positive,
+    positive_count,
+    require_settings,
+    setting,
+    settings_of,
+    true_or_false,
+    whole_number,
+)
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-
-
 OWN = "own"  # an encoder, or an objective, that came from Python
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Every setting of a run. `batch_size` counts images of the global batch; each gives two views."""
+    """Every setting of a run; the defaults train on the embedded images.
 
-    data: str | None = None  # None: the embedded Fashion-MNIST subset
-    data_dir: str | None = None
-    image_size: int | None = None
-    views: Mapping[str, Any] = field(default_factory=dict)  # fields of ViewConfig to change
-    view_size: int | None = None  # pixels of a view's side in training; None: those of the images
+    Pass them by name. `describe_settings()` lists each with its type, its default and what it means. One that cannot be
+    is refused here, before any work starts.
 
-    workers: int | None = None  # that decode image files; None: one per core, at most 16
-    resident_gib: float = 4.0  # image files that need no more than this, decoded, are held in memory; 0: streamed
+    Raises:
+        ValueError: for a setting out of its range, or two that contradict each other.
+        TypeError: for one of the wrong kind.
 
-    encoder: str = "auto"  # cnn up to 32 pixels and one channel, else resnet18; mlp for rows of numbers
-    encoder_options: Mapping[str, Any] = field(default_factory=dict)
-    head_layers: int = 2
-    head_width: int | None = None
-    embedding: int = 128
+    >>> TrainConfig(batch_size=64, epochs=3).batch_size
+    64
+    >>> TrainConfig(batch_size=0)
+    Traceback (most recent call last):
+    ValueError: batch_size must be a whole number >= 1, got 0; pass a larger whole number.
+    """
 
-    objective: str = "flatnce"
-    objective_options: Mapping[str, Any] = field(default_factory=dict)
-    ess_target: float | Sequence[Sequence[float]] | None = 0.25  # or [[epoch, target], ...]; None: no control
-    temperature: float | None = None
-    pairing: str | None = None  # None: the objective's own, for paired data "cross"
-    negatives_per_anchor: int | None = None
-    queue: int = 0
-    momentum: float | None = None  # of a momentum encoder for the keys; needs pairing one_way
+    data: str | None = setting(
+        None,
+        "data",
+        "A folder, .npz, .npy, .tar shards or a name to train on; None: the embedded Fashion-MNIST subset.",
+        path,
+    )
+    data_dir: str | None = setting(
+        None, "data", "The folder of named datasets, looked at before $FLATCLR_DATA and ./data.", path
+    )
+    image_size: int | None = setting(
+        None, "data", "The side in pixels that images are brought to; None: that of the data.", optional_count
+    )
+    views: Mapping[str, Any] = setting(
+        {}, "data", "Fields of ViewConfig to change, which say how views are drawn.", named_values
+    )
+    view_size: int | None = setting(
+        None, "data", "The side of a view in pixels, in training; None: that of the images.", optional_count
+    )
+    workers: int | None = setting(
+        None, "data", "How many workers decode image files; None: one per core, at most 16.", optional_count
+    )
+    resident_gib: float = setting(
+        4.0,
+        "data",
+        "Image files that take no more GiB than this, decoded, are held in memory; others are streamed.",
+        not_negative,
+    )
 
-    batch_size: int = 32
-    micro_batch: int | None = None  # samples of a process encoded at once; None: all of its batch
-    epochs: float = 10.0
-    steps: int | None = None  # instead of epochs
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-3
-    lr_scaling: str = "none"
-    weight_decay: float = 1e-4
-    warmup_epochs: float = 0.5
-    clip_norm: float | None = None
-    precision: str = "fp32"
-    max_bad_steps: int = 20  # non-finite steps in a row before the run stops
-    graph: bool | None = None  # capture the step in a CUDA graph; None: where it is known to work
-    compile: bool = False  # the network with torch.compile: faster steps after up to a minute of compiling
+    encoder: str = setting(
+        "auto",
+        "network",
+        "The encoder: cnn, mlp, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: one for the data.",
+    )
+    encoder_options: Mapping[str, Any] = setting(
+        {}, "network", "Arguments of the encoder, for example its width.", named_values
+    )
+    head_layers: int = setting(2, "network", "How many linear layers the projection head has, 1 to 3.", positive_count)
+    head_width: int | None = setting(
+        None,
+        "network",
+        "The width of the projection head's hidden layers; None: that of the encoder's features.",
+        optional_count,
+    )
+    embedding: int = setting(128, "network", "The dimension of an embedding.", positive_count)
 
-    seed: int = 0
-    device: str = "auto"
-    out: str | None = None  # None: runs/<data>-<objective>-<seed>, numbered if taken
-    log_every: int = 50
-    eval_every: int = 500
-    eval_start: bool = True  # evaluate the untrained encoder too
-    eval_samples: int = 10_000  # of each split, and of the pool, at most
-    checkpoint_every: int | None = None  # steps; None: every epoch
-    checkpoint_minutes: float = 5.0
-    wandb: str | None = None  # project to log to with Weights & Biases, besides TensorBoard
+    objective: str = setting(
+        "flatnce", "objective", f"The objective: {', '.join(OBJECTIVES)}.", one_of(OBJECTIVES, OWN)
+    )
+    objective_options: Mapping[str, Any] = setting({}, "objective", "Arguments of the objective.", named_values)
+    ess_target: float | Sequence[Sequence[float]] | None = setting(
+        0.25,
+        "objective",
+        "The effective sample size of the negatives to hold, or [[epoch, target], ...] to follow; None: no control.",
+    )
+    temperature: float | None = setting(
+        None, "objective", "A fixed temperature, instead of ESS control.", optional(positive)
+    )
+    pairing: str | None = setting(
+        None,
+        "objective",
+        "Which views an anchor is compared with; None: the objective's own choice, for paired data cross.",
+        optional(one_of(PAIRINGS)),
+    )
+    negatives_per_anchor: int | None = setting(
+        None, "objective", "How many negatives are drawn for each anchor; None: all of them are used.", optional_count
+    )
+    queue: int = setting(0, "objective", "How many past embeddings are kept as extra negatives.", not_negative)
+    momentum: float | None = setting(
+        None,
+        "objective",
+        "The momentum of an encoder for the keys (MoCo), with pairing one_way; None: the trained one makes them.",
+        optional(between_0_and_1),
+    )
+
+    batch_size: int = setting(
+        32,
+        "optimisation",
+        "Samples of the global batch, all processes together; an image gives two views.",
+        positive_count,
+    )
+    micro_batch: int | None = setting(
+        None,
+        "optimisation",
+        "Samples a process encodes at once, for the gradient of the whole batch; None: all of its share.",
+        optional_count,
+    )
+    epochs: float = setting(10.0, "optimisation", "How many passes over the data.", positive)
+    steps: int | None = setting(None, "optimisation", "How many optimizer steps, instead of epochs.", optional_count)
+    optimizer: str = setting("adamw", "optimisation", f"The optimizer: {', '.join(OPTIMIZERS)}.", one_of(OPTIMIZERS))
+    learning_rate: float = setting(
+        1e-3, "optimisation", "The learning rate after warmup, before it is scaled with the batch.", positive
+    )
+    lr_scaling: str = setting(
+        "none",
+        "optimisation",
+        f"How the learning rate grows with the batch: {', '.join(SCALING_RULES)}.",
+        one_of(SCALING_RULES),
+    )
+    weight_decay: float = setting(
+        1e-4, "optimisation", "The weight decay; biases and normalisation layers have none.", not_negative
+    )
+    warmup_epochs: float = setting(
+        0.5, "optimisation", "Epochs over which the learning rate rises to its full size.", not_negative
+    )
+    clip_norm: float | None = setting(
+        None,
+        "optimisation",
+        "The norm to which longer gradients are shortened; None: they are left as they are.",
+        optional(positive),
+    )
+    precision: str = setting(
+        "fp32", "hardware", f"What the network computes in: {', '.join(PRECISIONS)}.", one_of(PRECISIONS)
+    )
+    max_bad_steps: int = setting(
+        20,
+        "optimisation",
+        "How many steps in a row may have a loss or gradient that is not finite before the run stops.",
+        positive_count,
+    )
+    graph: bool | None = setting(
+        None,
+        "hardware",
+        "Whether the step is captured in a CUDA graph; None: where that is known to work.",
+        optional(true_or_false),
+    )
+    compile: bool = setting(
+        False,
+        "hardware",
+        "Whether torch.compile compiles the network: faster steps after up to a minute of it.",
+        true_or_false,
+    )
+
+    seed: int = setting(0, "optimisation", "The seed of everything random.", whole_number)
+    device: str = setting("auto", "hardware", "The device: cpu, cuda or cuda:1; auto: cuda where there is one.")
+    out: str | None = setting(
+        None, "output", "The run directory; None: runs/<data>-<objective>-<seed>, numbered if taken.", path
+    )
+    log_every: int = setting(50, "output", "Steps between lines of metrics.", positive_count)
+    eval_every: int = setting(500, "output", "Steps between evaluations.", positive_count)
+    eval_start: bool = setting(True, "output", "Whether the untrained encoder is evaluated too.", true_or_false)
+    eval_samples: int = setting(
+        10_000,
+        "output",
+        "How many samples of each split, and of the pool, an evaluation looks at, at most.",
+        positive_count,
+    )
+    checkpoint_every: int | None = setting(None, "output", "Steps between checkpoints; None: an epoch.", optional_count)
+    checkpoint_minutes: float = setting(
+        5.0, "output", "Minutes after which a checkpoint is written in any case.", positive
+    )
+    wandb: str | None = setting(None, "output", "The Weights & Biases project to log to, besides TensorBoard.")
 
     def __post_init__(self) -> None:
-        if self.objective != OWN:
-            require_one_of("objective", self.objective, OBJECTIVES)
-        require_one_of("optimizer", self.optimizer, OPTIMIZERS)
-        require_one_of("lr_scaling", self.lr_scaling, SCALING_RULES)
-        require_one_of("precision", self.precision, PRECISIONS)
-        if self.pairing is not None:
-            require_one_of("pairing", self.pairing, PAIRINGS)
-        for name in (
-            "batch_size",
-            "log_every",
-            "eval_every",
-            "head_layers",
-            "embedding",
-            "max_bad_steps",
-            "eval_samples",
-        ):
-            require_count(name, getattr(self, name), advice="pass a larger whole number.")
-        optional = ("steps", "negatives_per_anchor", "checkpoint_every", "image_size", "head_width", "micro_batch")
-        for name in (*optional, "view_size", "workers"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name), advice="pass a larger whole number, or leave it out.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise TypeError(f"seed must be a whole number, got {self.seed!r}; pass one, say 0.")
+        require_settings(self)
+        self._require_ess_targets()
+        self._require_keys_without_gradient()
         for name in ("data", "data_dir", "out"):
-            value = getattr(self, name)
-            if isinstance(value, Path):
-                object.__setattr__(self, name, str(value))  # what config.yaml can hold
-            elif value is not None and not isinstance(value, str):
-                raise TypeError(f"{name} must be a path, got {value!r}; put it in quotes.")
-        for name in ("epochs", "learning_rate", "checkpoint_minutes"):
-            require_number(name, getattr(self, name), above=0)
-        for name in ("views", "encoder_options", "objective_options"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise TypeError(f"{name} must be named values, got {getattr(self, name)!r}; for example {{width: 64}}.")
-        for name in ("eval_start", "compile", *(() if self.graph is None else ("graph",))):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}; pass one of these.")
-        for name in ("weight_decay", "warmup_epochs", "queue", "resident_gib"):
-            require_number(name, getattr(self, name), above=-1e-12, advice="pass 0 or more.")
-        if self.temperature is not None:
-            require_number("temperature", self.temperature, above=0)
+            if isinstance(getattr(self, name), Path):
+                object.__setattr__(self, name, str(getattr(self, name)))  # what config.yaml can hold
+
+    def _require_ess_targets(self) -> None:
         for epoch, target in self.ess_targets:
             require_number("epoch of ess_target", epoch, above=-1e-12, advice="epochs count from 0.")
             require_number("ess_target", target, above=0, below=1)
-        if self.clip_norm is not None:
-            require_number("clip_norm", self.clip_norm, above=0)
-        if self.momentum is not None:
-            require_number("momentum", self.momentum, above=0, below=1)
-            if self.pairing != "one_way":
-                raise ValueError(
-                    f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
-                )
+
+    def _require_keys_without_gradient(self) -> None:
+        if self.momentum is not None and self.pairing != "one_way":
+            raise ValueError(
+                f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
+            )
 
     @property
     def ess_targets(self) -> list[tuple[float, float]]:
@@ -141,11 +237,16 @@ class TrainConfig:
         return sorted((epoch, target) for epoch, target in given)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain values by name, as in config.yaml."""
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
-        """The inverse of `to_dict`; an unknown field is refused with the nearest known one."""
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: for a name that is no setting, with the nearest one that is.
+        """
         for name in settings:
             require_one_of("setting", name, [f.name for f in fields(cls)])
         options = dict(settings.get("objective_options") or {})
@@ -157,7 +258,11 @@ class TrainConfig:
         return cls(**settings)
 
     def changed(self, **settings: Any) -> TrainConfig:
-        """With these settings instead; an ESS target takes the place of a temperature."""
+        """With these settings instead; an ESS target takes the place of a temperature.
+
+        >>> TrainConfig(ess_target=None, temperature=0.1).changed(ess_target=0.3).temperature is None
+        True
+        """
         for name in settings:
             require_one_of("setting", name, [f.name for f in fields(self)])
         if settings.get("ess_target") is not None:
@@ -165,52 +270,15 @@ class TrainConfig:
         return replace(self, **settings)
 
 
-def small() -> TrainConfig:
-    """A few minutes on two CPU cores with the embedded images."""
-    return TrainConfig(epochs=5.0)
+def describe_settings() -> list[Setting]:
+    """The settings of `TrainConfig` as a table: name, type, default, group and what each means.
 
-
-def cifar10() -> TrainConfig:
-    """SimCLR's setting for CIFAR-10 with FlatNCE under ESS control at batch 32, for one GPU."""
-    return TrainConfig(
-        data="cifar10",
-        encoder="resnet18",
-        batch_size=32,
-        epochs=100.0,
-        optimizer="sgd",
-        learning_rate=0.06,
-        weight_decay=5e-4,
-        warmup_epochs=1.0,
-        precision="bf16",
-        eval_every=5000,
-    )
-
-
-def cifar10_infonce() -> TrainConfig:
-    """SimCLR itself in that setting: InfoNCE at temperature 0.5."""
-    return replace(cifar10(), objective="infonce", ess_target=None, temperature=0.5)
-
-
-def cifar10_fast() -> TrainConfig:
-    """As cifar10 at batch 256 with views of 20 pixels: for the least time to a given accuracy."""
-    return replace(
-        cifar10(),
-        view_size=20,
-        batch_size=256,
-        epochs=180.0,
-        learning_rate=0.24,
-        warmup_epochs=2.0,
-        log_every=195,
-        eval_every=3900,
-        eval_start=False,
-        eval_samples=50_000,
-        checkpoint_every=3900,
-    )
-
-
-RECIPES: dict[str, Callable[[], TrainConfig]] = {
-    "small": small,
-    "cifar10": cifar10,
-    "cifar10-infonce": cifar10_infonce,
-    "cifar10-fast": cifar10_fast,
-}
+    >>> for row in describe_settings():
+    ...     if row.group == "hardware":
+    ...         print(row.name, "|", row.type, "|", row.default)
+    precision | str | fp32
+    graph | bool | None | None
+    compile | bool | False
+    device | str | auto
+    """
+    return settings_of(TrainConfig)

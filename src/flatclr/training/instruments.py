@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 from flatclr import diagnostics, distributed
 from flatclr.data.loading import Loader, seeded_generator
 from flatclr.distributed import Ranks
+from flatclr.training.build import Parts
 from flatclr.training.step import StepResult, TrainStep
 
 SNR_BATCHES = 8
-SNR_FLOOR = 1 / math.sqrt(SNR_BATCHES - 1)  # what noise alone reads: the mean of the batches has some left
+SNR_FLOOR = diagnostics.gradient_snr_floor(SNR_BATCHES)
 
 
 def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks: Ranks) -> dict[str, Any]:
@@ -36,25 +37,21 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
     }
 
 
-def gradient_snr(train_step: TrainStep, loader: Loader, step: int) -> float | None:
-    """Gradient signal-to-noise at the present weights, from eight batches drawn for it.
+def evaluation_metrics(parts: Parts, step: int) -> dict[str, Any]:
+    """What `flatclr.training.quality` measures of the encoder, and the gradient's signal-to-noise ratio."""
+    beta = float(parts.train_step.objective.inverse_temperature)
+    measured = parts.quality.measure(parts.train_step.bare_network, beta)
+    gradients = probed_gradients(parts.train_step, parts.loader, step)
+    return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 
-    Norm of the mean gradient over the root-mean-square deviation of the single ones from it, on the weight of the last
-    layer. Without any signal it still reads about `SNR_FLOOR`, 0.38; the squared ratio of signal to noise of one batch
-    is (7 SNR^2 - 1) / 8.
+
+def probed_gradients(train_step: TrainStep, loader: Loader, step: int) -> Iterator[Tensor]:
+    """The gradient of the last layer's weight at the present weights, of eight batches drawn for it; changes nothing.
+
+    `flatclr.diagnostics.gradient_snr` says how much of them is signal.
     """
     plan, keys = loader.plan, [f"snr {step} {i}" for i in range(SNR_BATCHES)]
     orders = (torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key)) for key in keys)
     batches = loader.batches(order[: plan.batch_size][loader.own] for order in orders)
-    gradients = [train_step.probe_gradient(batch, key) for batch, key in zip(batches, keys, strict=True)]
-    return signal_to_noise(torch.stack(gradients))
-
-
-def signal_to_noise(gradients_BP: Tensor) -> float | None:
-    """
-    >>> signal_to_noise(torch.tensor([[3.0, 1.0], [3.0, -1.0]]))
-    3.0
-    """
-    mean_P = gradients_BP.mean(0)
-    noise = (gradients_BP - mean_P).square().sum(1).mean().sqrt()
-    return (mean_P.norm() / noise).item() if noise > 0 else None
+    for batch, key in zip(batches, keys, strict=True):
+        yield train_step.probe_gradient(batch, key)

@@ -1,0 +1,250 @@
+"""From a config to the parts of a run. Nothing is written, and everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from flatclr.data.loading import BatchPlan, Loader
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.distributed import Ranks, ranks_sharing_a_batch
+from flatclr.models.encoders import Normalisation
+from flatclr.models.momentum import MomentumEncoder
+from flatclr.objectives import Objective
+from flatclr.optim import build_optimizer
+from flatclr.training.config import TrainConfig
+from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.networks import mixes_samples
+from flatclr.training.parts import build_network, build_objective, build_views, find_device, trainable
+from flatclr.training.quality import ImageQuality, PairQuality, Quality
+from flatclr.training.queue import EmbeddingQueue
+from flatclr.training.schedule import Schedule
+from flatclr.training.step import AUTOCAST_TYPES, TrainStep
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data of a run.
+
+    Args:
+        dataset: as it is trained on and evaluated: image files decoded where they fit into memory.
+        original: the training samples as they were opened.
+        skipped: unreadable files that are left out, each with the reason.
+    """
+
+    dataset: Dataset
+    original: ImageSource | PairedArrays
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def source(self) -> ImageSource | PairedArrays:
+        return self.dataset.train
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """So that a resumed run sees the same samples."""
+        return self.original.fingerprint()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of, ready for its first step.
+
+    Args:
+        config: the settings all of it was built from.
+        ranks: this process among those that share the batch.
+        device: where the steps are taken.
+        data, loader: the samples, and this process's part of every batch.
+        train_step: network, objective and optimizer, and how one step changes them.
+        quality: what an evaluation measures.
+        schedule: the length of the run and its learning rates.
+    """
+
+    config: TrainConfig
+    ranks: Ranks
+    device: torch.device
+    data: TrainingData
+    loader: Loader
+    train_step: TrainStep
+    quality: Quality
+    schedule: Schedule
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """What the encoder expects of images."""
+        inputs = self.train_step.inputs
+        if not isinstance(inputs, ImageViews) or inputs.views.mean is None:
+            return None
+        return Normalisation(inputs.views.mean, inputs.views.std or ())
+
+
+def build(
+    config: TrainConfig,
+    *,
+    data: Dataset | None = None,
+    encoder: nn.Module | None = None,
+    objective: Objective | None = None,
+) -> Parts:
+    """The parts a config describes, with the first weights drawn from its seed.
+
+    Args:
+        config: what to build.
+        data, encoder, objective: of the user's own, instead of those the config names.
+
+    Raises:
+        ValueError: for settings that do not fit the data, the device, the processes or each other.
+    """
+    ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
+    opened = _open_data(config, data)
+    loader = _build_loader(config, opened.source, ranks, device)
+    inputs = _build_inputs(config, opened.source, ranks, own_encoder=encoder is not None)
+    quality = _build_quality(config, opened.dataset, inputs, device)
+    schedule = Schedule.of(config, loader.plan.steps_per_epoch)
+    torch.manual_seed(config.seed)
+    network, keys = _build_networks(config, opened.source, encoder, ranks, device)
+    own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
+    train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
+    parts = Parts(config, ranks, device, opened, loader, train_step, quality, schedule)
+    _require_reachable_targets(parts)
+    return parts
+
+
+def _open_data(config: TrainConfig, data: Dataset | None) -> TrainingData:
+    opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
+    train = trainable(opened.train, config)
+    test = None if opened.test is None else trainable(opened.test, config)
+    skipped = tuple(skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ()))
+    return TrainingData(replace(opened, train=train, test=test), opened.train, skipped)
+
+
+def _build_loader(
+    config: TrainConfig, source: ImageSource | PairedArrays, ranks: Ranks, device: torch.device
+) -> Loader:
+    if config.batch_size % ranks.size:
+        raise ValueError(
+            f"batch_size must be a multiple of the {ranks.size} processes, got {config.batch_size}; "
+            "it counts the global batch."
+        )
+    plan = BatchPlan(len(source), config.batch_size, config.seed)
+    return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
+
+
+def _build_inputs(
+    config: TrainConfig, source: ImageSource | PairedArrays, ranks: Ranks, *, own_encoder: bool
+) -> Inputs:
+    if isinstance(source, PairedArrays):
+        return PairedInputs()
+    # every encoder of ours begins with a layer to which autocast would round the views
+    is_ours = not own_encoder and ":" not in config.encoder
+    dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
+    size = config.view_size or source.image_size
+    return ImageViews(build_views(config, source), size, config.batch_size, config.seed, ranks, dtype)
+
+
+def _build_quality(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Quality:
+    common = (config.batch_size, config.eval_samples, config.seed, device)
+    if isinstance(dataset.train, PairedArrays):
+        held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
+        return PairQuality(held_out, *common)
+    assert isinstance(inputs, ImageViews)
+    return ImageQuality(dataset, dataset.train, inputs.views, inputs.view_size, *common)
+
+
+def _build_networks(
+    config: TrainConfig,
+    source: ImageSource | PairedArrays,
+    encoder: nn.Module | None,
+    ranks: Ranks,
+    device: torch.device,
+) -> tuple[nn.Module, MomentumEncoder | None]:
+    """The network that is trained and, where one is asked for, the momentum encoder that follows it."""
+    if config.momentum is not None and isinstance(source, PairedArrays):
+        raise ValueError(
+            f"momentum must be None for paired data, got {config.momentum}; each side has an encoder of its own."
+        )
+    network: nn.Module = build_network(config, source, encoder).to(device)
+    if device.type == "cuda":
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    keys = None if config.momentum is None else MomentumEncoder(network, config.momentum).to(device)
+    if ranks.size > 1:
+        if device.type == "cuda":
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        network = nn.parallel.DistributedDataParallel(network)
+    return network, keys
+
+
+def _build_objective(
+    config: TrainConfig, source: ImageSource | PairedArrays, own: Objective | None, ranks: Ranks
+) -> Objective:
+    objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own)
+    if ranks.size > 1 and not objective.options.get("gather"):
+        raise ValueError(
+            f"objective must gather the batches of {ranks.size} processes, got one that does not; make it "
+            "with gather=True."
+        )
+    return objective
+
+
+def _build_step(
+    config: TrainConfig,
+    inputs: Inputs,
+    network: nn.Module,
+    keys: MomentumEncoder | None,
+    objective: Objective,
+    schedule: Schedule,
+    ranks: Ranks,
+    device: torch.device,
+) -> TrainStep:
+    optimizer = build_optimizer(
+        config.optimizer,
+        [network, objective],
+        learning_rate=schedule.base_rate,
+        weight_decay=config.weight_decay,
+        capturable=device.type == "cuda",
+    )
+    queue = None
+    if config.queue:
+        queue = EmbeddingQueue(config.queue, config.embedding, seed=config.seed).to(device)
+    return TrainStep(
+        network=network,
+        compiled=torch.compile(network) if config.compile else None,
+        objective=objective,
+        optimizer=optimizer,
+        inputs=inputs,
+        ranks=ranks,
+        keys=keys,
+        queue=queue,
+        precision=config.precision,
+        clip_norm=config.clip_norm,
+        micro_batch=config.micro_batch,
+    )
+
+
+def _require_reachable_targets(parts: Parts) -> None:
+    """Every target of the schedule, before any work starts."""
+    control = getattr(parts.train_step.objective.scale, "control", None)
+    if control is not None:
+        config = parts.config
+        negatives = parts.train_step.negatives(config.batch_size // parts.ranks.size, config.embedding)
+        for _, target in parts.schedule.ess_targets:
+            control.require_reachable(negatives, target)
+
+
+def what_to_know(parts: Parts) -> Iterator[str]:
+    """What a person should hear before the first step, a sentence each."""
+    if skipped := parts.data.skipped:
+        path, reason = skipped[0]
+        yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
+    config = parts.config
+    cut = config.micro_batch is not None and config.micro_batch < config.batch_size // parts.ranks.size
+    if cut and mixes_samples(parts.train_step.network):
+        yield (
+            "batch normalisation goes by micro-batches, so the gradient is not exactly that of the whole batch; "
+            "use an encoder with norm 'group' or 'none' for that."
+        )

@@ -1,0 +1,121 @@
+"""What happens in a run, as small records for whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run; which thing is said by the class.
+
+    Args:
+        step: how many optimizer steps had been taken.
+    """
+
+    kind: ClassVar[str]  # its name in files and in the lines of `flatclr train --json`
+    step: int
+
+    def row(self) -> dict[str, Any]:
+        """As one flat row: a line of `flatclr train --json`.
+
+        >>> Warned(step=3, message="the disk is nearly full.").row()
+        {'kind': 'warning', 'step': 3, 'message': 'the disk is nearly full.'}
+        """
+        return {"kind": self.kind, "step": self.step}
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """Everything is built, and the steps begin.
+
+    Args:
+        total_steps: the step the run ends with.
+        run: its directory; None where nothing is written.
+        network: encoder and projection head as they are trained, the same object to the end.
+    """
+
+    kind = "start"
+    total_steps: int
+    run: Path | None
+    network: nn.Module = field(repr=False)
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "total_steps": self.total_steps, "run": None if self.run is None else str(self.run)}
+
+
+@dataclass(frozen=True)
+class Measured(Event):
+    """A row of metrics; either `Logged` or `Evaluated`.
+
+    Args:
+        epoch: passes over the data so far.
+        metrics: by name, as metrics.jsonl has them.
+    """
+
+    epoch: float
+    metrics: Mapping[str, Any]
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "epoch": self.epoch, **self.metrics}
+
+
+@dataclass(frozen=True)
+class Logged(Measured):
+    """The gauges of one step: loss, bound, ESS, beta, images per second and others, every `log_every` steps."""
+
+    kind = "log"
+
+
+@dataclass(frozen=True)
+class Evaluated(Measured):
+    """What the encoder is worth: kNN, effective rank, pool MI, gradient SNR and others, every `eval_every` steps."""
+
+    kind = "evaluation"
+
+
+@dataclass(frozen=True)
+class Saved(Event):
+    """A checkpoint is on disk, whole."""
+
+    kind = "checkpoint"
+
+
+@dataclass(frozen=True)
+class Warned(Event):
+    """Something a person should know; the run goes on.
+
+    Args:
+        message: one sentence.
+    """
+
+    kind = "warning"
+    message: str
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "message": self.message}
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """The last step is taken and the encoder is on disk.
+
+    Args:
+        encoders: the file of the encoder; of paired data, one for each side.
+        metrics: of the last evaluation.
+    """
+
+    kind = "end"
+    encoders: tuple[Path, ...]
+    metrics: Mapping[str, Any]
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "encoders": [str(path) for path in self.encoders], **self.metrics}

@@ -1,0 +1,125 @@
+"""Step by step: schedule, step, gauges, evaluation. The loop tells what happens and knows nothing of files."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from flatclr.training.build import Parts
+from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.events import Evaluated, Event, Logged, Warned
+from flatclr.training.instruments import evaluation_metrics, step_metrics
+from flatclr.training.pace import Pace
+from flatclr.training.step import StepResult
+from flatclr.training.stepping import MakeStep, TakeStep, batches_from, choose_step
+
+
+class Record(Protocol):
+    """Whom a loop tells what happens."""
+
+    def tell(self, event: Event) -> None:
+        """Something happened."""
+
+    def save(self, step: int) -> None:
+        """Everything that resuming after this step needs is to be kept."""
+
+
+class Loop:
+    """The steps of a run.
+
+    Args:
+        parts: what `build` made, restored to `step`.
+        record: is told what happens, and asked to save.
+        step: how many steps were taken before.
+        make_step: how a step is taken; the captured one where there can be one.
+    """
+
+    def __init__(self, parts: Parts, record: Record, *, step: int = 0, make_step: MakeStep = choose_step) -> None:
+        self.parts, self.record, self.step, self.make_step = parts, record, step, make_step
+        self.pace = Pace(parts.config.batch_size, parts.device)
+        self.last_evaluation: dict[str, Any] = {}
+        self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
+        self.saved_at = time.monotonic()
+
+    def run(self) -> dict[str, Any]:
+        """Go on to the last step; returns what the last evaluation measured.
+
+        Raises:
+            TrainingStoppedError: where losses stay not finite, or a batch does not fit into memory.
+        """
+        if self.step == 0 and self.parts.config.eval_start:
+            self._evaluate()
+        stepper = self.make_step(self.parts, batches_from(self.parts, self.step, self.pace), self.step)
+        if stepper.warning is not None:
+            self.record.tell(Warned(self.step, stepper.warning))
+        self.saved_at = time.monotonic()
+        self.pace.restart(self.step)
+        while self.step < self.parts.schedule.total_steps:
+            self._advance(stepper.take)
+        return self.last_evaluation or evaluation_metrics(self.parts, self.step)
+
+    def _advance(self, take: TakeStep) -> None:
+        config = self.parts.config
+        learning_rate = self.parts.schedule.apply(self.parts.train_step, self.step)
+        result = take(self.step)
+        self.step += 1
+        logging = self._is_due(config.log_every)
+        if logging or self.parts.device.type == "cpu":  # elsewhere a look waits for the device
+            self._stop_if_bad(result.loss)
+        if logging:
+            self._log(result, learning_rate)
+        if self._is_due(config.eval_every):
+            self._evaluate()
+            self.pace.restart(self.step)
+        self._save_if_due()
+
+    def _is_due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.parts.schedule.total_steps
+
+    def _log(self, result: StepResult, learning_rate: float) -> None:
+        train_step = self.parts.train_step
+        metrics = step_metrics(result, train_step.objective.inverse_temperature, self.parts.ranks) | {
+            "learning_rate": learning_rate,
+            **self.pace.row(self.step),
+            "bad_steps": int(train_step.bad_steps),
+            **self._alarms(),
+        }
+        self.record.tell(Logged(self.step, self._epoch, metrics))
+        self.pace.restart(self.step)
+
+    def _evaluate(self) -> None:
+        self.last_evaluation = evaluation_metrics(self.parts, self.step)
+        self.record.tell(Evaluated(self.step, self._epoch, self.last_evaluation))
+
+    def _save_if_due(self) -> None:
+        config = self.parts.config
+        minutes = (time.monotonic() - self.saved_at) / 60
+        if self._is_due(config.checkpoint_every or self.parts.schedule.steps_per_epoch) or (
+            minutes > config.checkpoint_minutes
+        ):
+            self.record.save(self.step)
+            self.saved_at = time.monotonic()
+
+    @property
+    def _epoch(self) -> float:
+        return self.step / self.parts.schedule.steps_per_epoch
+
+    def _alarms(self) -> dict[str, bool]:
+        """Whether the controller met a clamp, or a collapse, since the last look."""
+        control = getattr(self.parts.train_step.objective.scale, "control", None)
+        if control is None:
+            return {}
+        seen = {"beta_clamped": int(control.clamped_steps), "collapsed": int(control.collapsed_steps)}
+        rung = {name: count > self.alarms_seen[name] for name, count in seen.items()}
+        self.alarms_seen = seen
+        return rung
+
+    def _stop_if_bad(self, loss: Tensor) -> None:
+        longest_bad = int(self.parts.train_step.longest_bad)
+        if longest_bad >= self.parts.config.max_bad_steps:
+            raise TrainingStoppedError(
+                f"losses and gradients must be finite, got {longest_bad} bad steps in a row at step {self.step} "
+                f"(loss {loss.item():g}); lower the learning rate, set clip_norm, or use precision fp32 or bf16."
+            )

@@ -1,0 +1,59 @@
+"""Settings that work, by name: functions that return a whole config; a variant calls the one it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from flatclr.training.config import TrainConfig
+
+
+def small() -> TrainConfig:
+    """A few minutes on two CPU cores with the embedded images."""
+    return TrainConfig(epochs=5.0)
+
+
+def cifar10() -> TrainConfig:
+    """SimCLR's setting for CIFAR-10 with FlatNCE under ESS control at batch 32, for one GPU."""
+    return TrainConfig(
+        data="cifar10",
+        encoder="resnet18",
+        batch_size=32,
+        epochs=100.0,
+        optimizer="sgd",
+        learning_rate=0.06,
+        weight_decay=5e-4,
+        warmup_epochs=1.0,
+        precision="bf16",
+        eval_every=5000,
+    )
+
+
+def cifar10_infonce() -> TrainConfig:
+    """SimCLR itself in that setting: InfoNCE at temperature 0.5."""
+    return replace(cifar10(), objective="infonce", ess_target=None, temperature=0.5)
+
+
+def cifar10_fast() -> TrainConfig:
+    """As cifar10 at batch 256 with views of 20 pixels: for the least time to a given accuracy."""
+    return replace(
+        cifar10(),
+        view_size=20,
+        batch_size=256,
+        epochs=180.0,
+        learning_rate=0.24,
+        warmup_epochs=2.0,
+        log_every=195,
+        eval_every=3900,
+        eval_start=False,
+        eval_samples=50_000,
+        checkpoint_every=3900,
+    )
+
+
+RECIPES: dict[str, Callable[[], TrainConfig]] = {
+    "small": small,
+    "cifar10": cifar10,
+    "cifar10-infonce": cifar10_infonce,
+    "cifar10-fast": cifar10_fast,
+}

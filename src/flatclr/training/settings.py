@@ -1,0 +1,125 @@
+"""A setting of a config: its default, the group it belongs to, what it means, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from flatclr.checks import require_count, require_number, require_one_of
+
+GROUPS = ("data", "network", "objective", "optimisation", "hardware", "output")
+
+Check = Callable[[str, Any], None]  # of a setting's name and value; raises what is wrong with it
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of the table that reference pages, `--help` and listings are made from.
+
+    Args:
+        name: of the field, and of the line in config.yaml.
+        type: as it is written in the code, say "int | None".
+        default: what holds where nothing is said.
+        group: one of `GROUPS`.
+        help: what it means, in one sentence or two.
+    """
+
+    name: str
+    type: str
+    default: Any
+    group: str
+    help: str
+
+
+def setting(default: Any, group: str, help: str, check: Check | None = None) -> Any:
+    """A field of a config that says what it means; a mapping is copied for every config.
+
+    >>> @dataclass(frozen=True)
+    ... class Config:
+    ...     steps: int = setting(10, "optimisation", "Optimizer steps.", positive_count)
+    >>> settings_of(Config)
+    [Setting(name='steps', type='int', default=10, group='optimisation', help='Optimizer steps.')]
+    >>> require_settings(Config(steps=0))
+    Traceback (most recent call last):
+    ValueError: steps must be a whole number >= 1, got 0; pass a larger whole number.
+    """
+    require_one_of("group", group, GROUPS)
+    metadata = {"group": group, "help": help, "check": check}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def settings_of(config: type[Any]) -> list[Setting]:
+    """The settings of a config class, group by group."""
+    rows = [
+        Setting(
+            name=f.name,
+            type=f.type if isinstance(f.type, str) else f.type.__name__,
+            default=f.default if f.default_factory is MISSING else f.default_factory(),
+            group=f.metadata["group"],
+            help=f.metadata["help"],
+        )
+        for f in fields(config)
+    ]
+    return sorted(rows, key=lambda row: GROUPS.index(row.group))
+
+
+def require_settings(config: Any) -> None:
+    """Refuse the first setting that its own check refuses."""
+    for f in fields(config):
+        if f.metadata["check"] is not None:
+            f.metadata["check"](f.name, getattr(config, f.name))
+
+
+def optional(check: Check) -> Check:
+    """None, or what the check allows."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def one_of(allowed: Collection[str], *more: str) -> Check:
+    """A name of the list, or one of those that it does not tell."""
+    return lambda name, value: None if value in more else require_one_of(name, value, allowed)
+
+
+def positive_count(name: str, value: Any) -> None:
+    require_count(name, value, advice="pass a larger whole number.")
+
+
+def optional_count(name: str, value: Any) -> None:
+    if value is not None:
+        require_count(name, value, advice="pass a larger whole number, or leave it out.")
+
+
+def whole_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {value!r}; pass one, say 0.")
+
+
+def positive(name: str, value: Any) -> None:
+    require_number(name, value, above=0)
+
+
+def not_negative(name: str, value: Any) -> None:
+    require_number(name, value, above=-1e-12, advice="pass 0 or more.")
+
+
+def between_0_and_1(name: str, value: Any) -> None:
+    require_number(name, value, above=0, below=1)
+
+
+def true_or_false(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, got {value!r}; pass one of these.")
+
+
+def named_values(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be named values, got {value!r}; for example {{width: 64}}.")
+
+
+def path(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str | Path):
+        raise TypeError(f"{name} must be a path, got {value!r}; put it in quotes.")
