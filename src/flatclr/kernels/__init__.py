@@ -1,4 +1,4 @@
-"""The streamed reductions, one module per backend, and views of images in one launch."""
+"""The streamed reductions, one module per backend."""
 
 from __future__ import annotations
 
