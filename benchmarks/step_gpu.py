@@ -20,7 +20,7 @@ import torch
 
 import flatclr
 from benchmarks import record
-from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.data import Dataset, ResidentImages
 from flatclr.training.trainer import Trainer
 
 WAYS: dict[str, dict[str, Any]] = {

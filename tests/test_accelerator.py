@@ -81,5 +81,5 @@ def test_the_trial_of_the_views_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         fused, "fused_views", lambda *args, of=fused.fused_views, **options: launched.append(of(*args, **options))
     )
-    assert triton_runs(CPU, gathered._try_launch)
+    gathered._try_launch(CPU)
     assert [views.tolist() for views in launched] == [[[[[0.0]]]]]
