@@ -27,7 +27,13 @@ PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start p
 
 
 class SkippedImagesWarning(UserWarning):
-    """Some files could not be read as images and are left out."""
+    """Some files could not be read as images and are left out; `FileImages.skipped` lists them.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():  # to carry on without being told
+    ...     warnings.simplefilter("ignore", SkippedImagesWarning)
+    ...     data = flatclr.data.open_dataset()
+    """
 
 
 class FileImages:

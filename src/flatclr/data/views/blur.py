@@ -17,6 +17,18 @@ def gaussian_blur(images: Tensor, sigma_N: Tensor, kernel_size: int) -> Tensor:
     """Blur each image with its own sigma in pixels; sigma 0 leaves it alone.
 
     The kernel is cut to `kernel_size` taps and renormalised; borders mirror about the edge pixel ("reflect").
+
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        sigma_N: one per image, in pixels.
+        kernel_size: odd, and less than twice the shorter side.
+
+    Returns:
+        the images, in their shape and type.
+
+    >>> stripe = torch.tensor([0.0, 1.0, 0.0]).expand(1, 1, 3, 3)
+    >>> gaussian_blur(stripe, torch.tensor([0.5]), kernel_size=3)[0, 0, 0]
+    tensor([0.2130, 0.7870, 0.2130])
     """
     require_images(images)
     sigma = per_sample("sigma", sigma_N, images)

@@ -25,6 +25,13 @@ LUMA = (0.299, 0.587, 0.114)
 def adjust_brightness(images: Tensor, factor_N: Tensor) -> Tensor:
     """factor * image, clipped to [0, 1].
 
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        factor_N: one per image; 1 leaves it as it is.
+
+    Returns:
+        the images, in their shape and type.
+
     >>> adjust_brightness(torch.full((2, 1, 1, 1), 0.4), torch.tensor([0.5, 3.0])).flatten()
     tensor([0.2000, 1.0000])
     """
@@ -35,6 +42,13 @@ def adjust_brightness(images: Tensor, factor_N: Tensor) -> Tensor:
 def adjust_contrast(images: Tensor, factor_N: Tensor) -> Tensor:
     """Blend with the mean gray level of each image: mean + factor * (image - mean), clipped to [0, 1].
 
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        factor_N: one per image; 1 leaves it as it is.
+
+    Returns:
+        the images, in their shape and type.
+
     >>> adjust_contrast(torch.tensor([0.2, 0.6]).view(1, 1, 1, 2), torch.tensor([0.5])).flatten()
     tensor([0.3000, 0.5000])
     """
@@ -44,7 +58,18 @@ def adjust_contrast(images: Tensor, factor_N: Tensor) -> Tensor:
 
 
 def adjust_saturation(images: Tensor, factor_N: Tensor) -> Tensor:
-    """Blend with the gray image: gray + factor * (image - gray), clipped to [0, 1]. One channel has no saturation."""
+    """Blend with the gray image: gray + factor * (image - gray), clipped to [0, 1]. One channel has no saturation.
+
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        factor_N: one per image; 1 leaves it as it is.
+
+    Returns:
+        the images, in their shape and type.
+
+    >>> adjust_saturation(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1), torch.tensor([0.0])).flatten()
+    tensor([0.2990, 0.2990, 0.2990])
+    """
     require_images(images)
     factor = per_sample("saturation", factor_N, images)
     if images.shape[1] == 1:
@@ -59,6 +84,13 @@ def adjust_hue(images: Tensor, shift_N: Tensor) -> Tensor:
 
         hue     = sign(g - b) (1 + ((g - min) + (b - r)) / c)  mod 6
         channel = v - c clip(2 - |hue - opposite|, 0, 1),  opposite = 3, 5, 7 for r, g, b, distance around the wheel
+
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        shift_N: one per image; 0 leaves it as it is, 1 is once around.
+
+    Returns:
+        the images, in their shape and type.
 
     >>> adjust_hue(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1), torch.tensor([1 / 3])).flatten()
     tensor([0., 1., 0.])
@@ -79,14 +111,35 @@ def adjust_hue(images: Tensor, shift_N: Tensor) -> Tensor:
 
 
 def to_grayscale(images: Tensor, flags_N: Tensor) -> Tensor:
-    """Replace the images whose flag is set by their luminance in all three channels. One channel stays as it is."""
+    """Replace the images whose flag is set by their luminance in all three channels. One channel stays as it is.
+
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        flags_N: bool, one per image.
+
+    Returns:
+        the images, in their shape and type.
+
+    >>> to_grayscale(torch.tensor([0.0, 1.0, 0.0]).view(1, 3, 1, 1), torch.tensor([True])).flatten()
+    tensor([0.5870, 0.5870, 0.5870])
+    """
     require_images(images)
     flags = flags_per_sample("grayscale", flags_N, images)
     return images if images.shape[1] == 1 else torch.where(flags, luminance(images), images)
 
 
 def luminance(images: Tensor) -> Tensor:
-    """0.299 red + 0.587 green + 0.114 blue, [N, 1, H, W]; of one channel, itself."""
+    """0.299 red + 0.587 green + 0.114 blue; of one channel, itself.
+
+    Args:
+        images: of 1 or 3 channels, [N, C, H, W].
+
+    Returns:
+        the gray images, [N, 1, H, W].
+
+    >>> luminance(torch.tensor([0.0, 0.0, 1.0]).view(1, 3, 1, 1)).flatten()
+    tensor([0.1140])
+    """
     if images.shape[1] == 1:
         return images
     red, green, blue = _channels(images)
@@ -105,6 +158,14 @@ def _channels(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def solarize(images: Tensor, flags_N: Tensor, threshold: float) -> Tensor:
     """Invert the pixels at or above the threshold, in the images whose flag is set.
 
+    Args:
+        images: float in [0, 1], [N, C, H, W].
+        flags_N: bool, one per image.
+        threshold: in [0, 1].
+
+    Returns:
+        the images, in their shape and type.
+
     >>> solarize(torch.tensor([0.25, 0.75]).view(1, 1, 1, 2), torch.tensor([True]), 0.5).flatten()
     tensor([0.2500, 0.2500])
     """
@@ -113,7 +174,15 @@ def solarize(images: Tensor, flags_N: Tensor, threshold: float) -> Tensor:
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(image - mean) / std, one value per channel or one for all.
+    """(image - mean) / std.
+
+    Args:
+        images: [N, C, H, W].
+        mean: one value per channel or one for all.
+        std: likewise, above 0.
+
+    Returns:
+        the images, in their shape and type.
 
     >>> normalize(torch.tensor([0.0, 1.0]).view(1, 1, 1, 2), (0.5,), (0.5,)).flatten()
     tensor([-1.,  1.])

@@ -67,12 +67,36 @@ def draw_views(
 
 
 def draw_uniforms(samples: int, generator: torch.Generator) -> Tensor:
-    """What `draw_views` draws: the same number of uniforms for every sample, [N, U]."""
+    """What `draw_views` draws: the same number of uniforms for every sample.
+
+    Args:
+        samples: how many.
+        generator: what they are drawn from, on its device.
+
+    Returns:
+        uniforms [N, U] that `views_from` makes parameters of.
+
+    >>> draw_uniforms(4, torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 32])
+    """
     return torch.rand(samples, 2 * CROP_PROPOSALS + 12, generator=generator, device=generator.device)
 
 
 def views_from(config: ViewConfig, uniforms: Tensor, *, height: int, width: int) -> ViewParameters:
-    """The parameters that these uniforms, a row for each sample, stand for."""
+    """The parameters that these uniforms, a row for each sample, stand for.
+
+    Args:
+        config: which views there are.
+        uniforms: [N, U], of one or of several calls of `draw_uniforms`.
+        height: of the stored images.
+        width: of the stored images.
+
+    Returns:
+        one row of parameters per row of uniforms.
+
+    >>> len(views_from(ViewConfig(), draw_uniforms(4, torch.Generator().manual_seed(0)), height=8, width=8))
+    4
+    """
     areas, ratios = uniforms[:, :CROP_PROPOSALS], uniforms[:, CROP_PROPOSALS : 2 * CROP_PROPOSALS]
     top, left, flip, jitter, brightness, contrast, saturation, hue, gray, blur, sigma, solar = uniforms.T[-12:]
     jittered = jitter < config.jitter_probability

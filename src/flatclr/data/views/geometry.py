@@ -22,6 +22,15 @@ def resized_crop(
     it is shrunk the triangle widens with it. Pixels just outside the box contribute to its border as they do there.
     Boxes must lie within the image; their values are not looked at, as that would wait for the device.
 
+    Args:
+        images: floating point, [N, C, H, W].
+        boxes_N4: (top, left, height, width) of each image.
+        size: of the result, a side or (height, width).
+        flip_N: bool, one per image: which of them are mirrored; None for none.
+
+    Returns:
+        the crops, [N, C, *size], in the type of the images.
+
     >>> image = torch.arange(4.0).view(1, 1, 1, 4)
     >>> resized_crop(image, torch.tensor([[0.0, 1.0, 1.0, 2.0]]), (1, 2))
     tensor([[[[1., 2.]]]])
@@ -55,6 +64,13 @@ def _triangle_weights(middle_N: Tensor, step_N: Tensor, pixels: int, size: int) 
 
 def horizontal_flip(images: Tensor, flags_N: Tensor) -> Tensor:
     """Mirror the images whose flag is set.
+
+    Args:
+        images: floating point, [N, C, H, W].
+        flags_N: bool, one per image.
+
+    Returns:
+        the images, in their shape and type.
 
     >>> horizontal_flip(torch.arange(4.0).view(2, 1, 1, 2), torch.tensor([True, False])).flatten()
     tensor([1., 0., 2., 3.])
