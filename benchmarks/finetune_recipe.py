@@ -23,8 +23,7 @@ from rich.progress import track
 
 import flatclr
 from benchmarks import record
-from flatclr.data.opening import open_dataset
-from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.data import Dataset, ResidentImages, open_dataset
 from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
 from flatclr.evaluation.subjects import open_subject
 

@@ -20,7 +20,7 @@ import torch
 
 import flatclr
 from benchmarks import record
-from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.data import Dataset, ResidentImages
 from flatclr.training.build import build
 from flatclr.training.pace import Pace
 from flatclr.training.stepping import batches_from, choose_step

@@ -27,9 +27,7 @@ from PIL import Image
 
 import flatclr
 from benchmarks import record
-from flatclr.data.loading import BatchPlan, Loader
-from flatclr.data.opening import open_dataset
-from flatclr.data.sources import Dataset, FileImages
+from flatclr.data import BatchPlan, Dataset, FileImages, Loader, open_dataset
 from flatclr.training.build import build
 from flatclr.training.graph import GraphedStep
 from flatclr.training.pace import Pace

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flatclr.data import views
-from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views, gathered_views
+from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views, gathered, gathered_views, operations
 from flatclr.distributed import Ranks
 from flatclr.models.encoders import ENCODERS, build_encoder
 from flatclr.training.inputs import ImageViews
 from tests.test_views import photo
 
 pytest.importorskip("triton")
-from flatclr.contrast.kernels import fused_views as kernels
+from flatclr.data.views import fused as kernels
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a CUDA device the kernel is compiled: see test_gpu"
@@ -161,7 +160,7 @@ def test_views_so_large_that_blur_reaches_beyond_the_neighbours_are_the_same(mon
     images = photo(2, height=9, width=7)
     config = replace(EVERYTHING, **OFF | {"blur_probability": 1.0})
     parameters = drawn(config, 2, images)
-    monkeypatch.setattr(views, "_blur_kernel", lambda size: 13)
+    monkeypatch.setattr(operations, "simclr_kernel_size", lambda side: 13)
     assert_same_pixels(fused(images, parameters, config), apply_views(images, parameters, config))
 
 
@@ -285,5 +284,5 @@ def test_on_the_cpu_auto_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*_: object) -> Tensor:
         raise AssertionError("called")
 
-    monkeypatch.setattr(views, "_fused_views", refuse)
+    monkeypatch.setattr(gathered, "_in_one_launch", refuse)
     assert torch.equal(gathered_views(X, None, P4, ViewConfig()), apply_views(X, P4, ViewConfig()))

@@ -23,11 +23,11 @@ from torch import Tensor
 
 import flatclr
 from benchmarks import shared_gpu, streaming_gpu
-from flatclr.data import decoding, sources
+from flatclr.data import decoding
 from flatclr.data.decoding import Decoders
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
-from flatclr.data.sources import FileImages, SkippedImagesWarning
+from flatclr.data.sources import DiskFile, FileImages, SkippedImagesWarning, files
 from flatclr.runs import RunDirectory, new_directory
 from flatclr.training import pace
 from flatclr.training.checkpoint import load_checkpoint
@@ -42,7 +42,7 @@ BY_PROCESSES = decoding.MOST_THREADS + 1  # the fewest workers that are processe
 @pytest.fixture
 def _small_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes also for the few images of a test."""
-    monkeypatch.setattr(sources, "PROCESSES_FROM", 1)
+    monkeypatch.setattr(files, "PROCESSES_FROM", 1)
 
 
 def write_pngs(folder: Path, count: int, size: int = 12) -> Tensor:
@@ -112,7 +112,7 @@ def test_a_relative_folder_is_found_by_processes_started_elsewhere(
     pixels = write_pngs(tmp_path / "images", 18)
     source = files_in(tmp_path / "images", BY_PROCESSES)
     source.batch(torch.arange(18))  # starts them here
-    source.files = [sources.DiskFile(Path(file.name).relative_to(tmp_path)) for file in source.files]
+    source.files = [DiskFile(Path(file.name).relative_to(tmp_path)) for file in source.files]
     monkeypatch.chdir(tmp_path)
     assert torch.equal(source.batch(torch.arange(18)), pixels)
 

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flatclr.data import views
-from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views
+from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_views, pipeline
 
 EVERYTHING = ViewConfig(
     blur_probability=0.5, solarize_probability=0.3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), hue=0.5
@@ -470,7 +470,7 @@ def test_an_operation_that_is_off_is_not_called(
     def refuse(*_: object, **__: object) -> Tensor:
         raise AssertionError("called")
 
-    monkeypatch.setattr(views, name, refuse)
+    monkeypatch.setattr(pipeline, name, refuse)
     config = replace(EVERYTHING, **off)
     apply_views(photo(4, height=32, width=32), drawn(config, 4), config)
     on = replace(EVERYTHING, crop_scale=(1.0, 1.0)) if name == "horizontal_flip" else EVERYTHING

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.cifar10.plan import FULL, PlannedRun, Scale
-from flatclr.data.loading import seeded_generator
-from flatclr.data.opening import open_dataset
-from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.data import Dataset, ResidentImages, open_dataset, seeded_generator
 
 HELD_OUT, TINY_IMAGES = "held-out.npz", "tiny.npz"
 

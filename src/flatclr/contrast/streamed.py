@@ -18,7 +18,7 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
-from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch, with_triton
+from flatclr.contrast.kernels import Kernels, fused_module, kernels_of, tiled_torch
 from flatclr.contrast.kernels.reductions import Hardest, LogSumExp, MeanPhi, Side
 from flatclr.contrast.numerics import keep_scale, kept_scale, no_autocast
 from flatclr.contrast.parts import Operands, gradients_of_parts, parts_of
@@ -51,7 +51,7 @@ def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | 
     arguments = (first, second, batch.queue, scale, work)
     outputs: tuple[Tensor, ...]
     if route == "fused":
-        outputs = with_triton("fused_triton").untraced_on_device(_Streamed.apply, z, *arguments)
+        outputs = fused_module().untraced_on_device(_Streamed.apply, z, *arguments)
     else:
         outputs = _Streamed.apply(*arguments)
     return outputs

@@ -1,16 +1,13 @@
-"""The streamed reductions, one module per backend behind one typed seam, and views of images in one launch."""
+"""The streamed reductions, one module per backend behind one typed seam."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import warnings
-from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from flatclr.accelerator import has_triton, triton_runs, with_triton
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.reductions import AnySums, Block, LogSumExp, MeanPhi, Ready, Side
 from flatclr.contrast.phi import Phi
@@ -86,36 +83,15 @@ def kernels_of(route: str) -> Kernels:
     if route == "streamed":
         return tiled_torch
     assert route == "fused", f"no kernels are registered for the route {route!r}"
-    fused: Kernels = with_triton("fused_triton")
+    fused: Kernels = fused_module()
     return fused
 
 
-@cache
-def has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def fused_module() -> Any:
+    """The kernels that need Triton, which is optional: loaded when they are first asked for."""
+    return with_triton("flatclr.contrast.kernels.fused_triton")
 
 
-@cache
 def fused_kernels_run(device: torch.device) -> bool:
-    """Whether Triton can compile and launch on a CUDA device: it needs a C compiler, and to know the device."""
-    if not has_triton():
-        return False
-    try:
-        with_triton("fused_triton").try_launch(device)
-    except Exception as error:  # whatever its compiler raises, PyTorch's operations do the work
-        reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"Triton does not run on {device} ({reason}); PyTorch's operations are used.", stacklevel=2)
-        return False
-    return True
-
-
-def with_triton(module: str) -> Any:
-    """A module of this package that needs Triton, which is optional: loaded when it is first asked for."""
-    try:
-        return importlib.import_module(f"flatclr.contrast.kernels.{module}")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "triton":
-            raise
-        raise ValueError(
-            "backend='triton' must find the package triton, got none installed; install it, or use backend='torch'."
-        ) from None
+    """Whether the fused kernels can be compiled and launched on a device."""
+    return has_triton() and triton_runs(device, fused_module().try_launch)

@@ -1,8 +1,8 @@
-"""Views of images in one launch, or three with blur; what runs on the device is in `fused_views_device`.
+"""Views of images in one launch, or three with blur; what runs on the device is in `kernels`. Needs Triton.
 
-At small batches the sixty small launches of `flatclr.data.views.apply_views` take longer than their arithmetic. Here a
-program gathers one image, crops, recolours and normalises it, and writes it as the encoder reads it. Nothing waits for
-the device, so a CUDA graph can hold it, and results repeat bit by bit.
+At small batches the sixty small launches of `apply_views` take longer than their arithmetic. Here a program gathers one
+image, crops, recolours and normalises it, and writes it as the encoder reads it. Nothing waits for the device, so a
+CUDA graph can hold it, and results repeat bit by bit.
 
 Shape suffixes: M stored images, N of them shown, V views, P parameters per view.
 """
@@ -10,13 +10,18 @@ Shape suffixes: M stored images, N of them shown, V views, P parameters per view
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
-from flatclr.contrast.kernels.fused_views_device import blur_kernel, views_kernel
+from flatclr.data.views.checks import for_each_channel
+from flatclr.data.views.kernels.blur import blur_kernel
+from flatclr.data.views.kernels.views import views_kernel
+from flatclr.data.views.operations import Operations, operations_on
+from flatclr.data.views.parameters import ViewParameters
+from flatclr.data.views.presets import no_augmentation
 
 INTERPRETED = not isinstance(views_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 MOST_PIXELS = 4096  # of a view that stays in registers while its mean is summed
@@ -24,22 +29,12 @@ PIXELS_PER_WARP = 128
 BLURRED_PIXELS = 512  # by a program
 
 
-@dataclass(frozen=True)
-class Operations:
-    """What happens to a view, in this order; how much of it is in its parameters."""
-
-    crop: bool  # or a resize; without it the view has the pixels of the image
-    flip: bool
-    brightness: bool
-    contrast: bool
-    saturation: bool
-    hue: bool
-    grayscale: bool
-    blur_radius: int  # of the cut kernel, less than a side; 0: no blur
-    solarize: bool
-    solarize_threshold: float
-    mean: tuple[float, ...] | None  # one value per channel
-    std: tuple[float, ...] | None
+def try_launch(device: torch.device) -> None:
+    """Raises whatever keeps a kernel from running there."""
+    pixel = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device)
+    values = torch.zeros(1, len(ViewParameters.COLUMNS), device=device)
+    operations = operations_on(pixel, no_augmentation(), (1, 1))
+    fused_views(pixel, None, values, operations, sides=(1, 1), dtype=torch.float32)
 
 
 def fused_views(
@@ -55,17 +50,33 @@ def fused_views(
 
     View v shows image v mod N as row v of the parameters says: 2 N rows make two views of every image.
     """
-    _, channels, stored_height, stored_width = images_MCHW.shape
-    (height, width), stored_as = sides, images_MCHW.dtype
-    assert channels in (1, 3)
-    assert stored_as in (torch.uint8, torch.float32)
+    assert images_MCHW.shape[1] in (1, 3)
+    assert images_MCHW.dtype in (torch.uint8, torch.float32)
     assert values_VP.is_contiguous()
     assert index_N is None or (index_N.dtype == torch.int64 and index_N.is_contiguous())
-    assert operations.crop or sides == (stored_height, stored_width)
+    assert operations.crop or sides == (images_MCHW.shape[-2], images_MCHW.shape[-1])
+    with torch.cuda.device_of(images_MCHW):  # Triton launches on the current one
+        if operations.blur_size <= 1:
+            return _sharp(images_MCHW, index_N, values_VP, operations, sides, dtype)
+        unfinished = replace(operations, solarize=False, mean=None, std=None)
+        out = _sharp(images_MCHW, index_N, values_VP, unfinished, sides, torch.float32)
+        out = _blurred(out, values_VP, unfinished, torch.float32, rows=True)
+        return _blurred(out, values_VP, operations, dtype, rows=False)
+
+
+def _sharp(
+    images_MCHW: Tensor,
+    index_N: Tensor | None,
+    values_VP: Tensor,
+    operations: Operations,
+    sides: tuple[int, int],
+    dtype: torch.dtype,
+) -> Tensor:
+    """The views without blur."""
+    _, channels, stored_height, stored_width = images_MCHW.shape
     image_stride, *strides = images_MCHW.stride()
-    blur = operations.blur_radius > 0
-    shape = (len(values_VP), channels, height, width)
-    out = _channels_last(shape, torch.float32 if blur else dtype, images_MCHW)
+    height, width = sides
+    out = _channels_last((len(values_VP), channels, height, width), dtype, images_MCHW)
     block = min(MOST_PIXELS, 1 << (height * width - 1).bit_length())
     views_kernel[(len(values_VP),)](
         images_MCHW,
@@ -77,7 +88,7 @@ def fused_views(
         tuple(strides),
         *_last_numbers(operations, channels),
         GATHER=index_N is not None,
-        BYTES=stored_as == torch.uint8,
+        BYTES=images_MCHW.dtype == torch.uint8,
         CROP=operations.crop,
         FLIP=operations.flip,
         BRIGHTNESS=operations.brightness,
@@ -85,8 +96,8 @@ def fused_views(
         SATURATION=operations.saturation,
         HUE=operations.hue,
         GRAYSCALE=operations.grayscale,
-        SOLARIZE=operations.solarize and not blur,
-        NORMALIZE=operations.mean is not None and not blur,
+        SOLARIZE=operations.solarize,
+        NORMALIZE=operations.mean is not None,
         CHANNELS=channels,
         STORED_HEIGHT=stored_height,
         STORED_WIDTH=stored_width,
@@ -100,9 +111,6 @@ def fused_views(
         num_warps=max(1, min(16, block // PIXELS_PER_WARP)),
         enable_fp_fusion=True,
     )
-    if blur:
-        out = _blurred(out, values_VP, replace(operations, solarize=False, mean=None), torch.float32, rows=True)
-        out = _blurred(out, values_VP, operations, dtype, rows=False)
     return out
 
 
@@ -121,7 +129,7 @@ def _blurred(sharp: Tensor, values_VP: Tensor, operations: Operations, dtype: to
         CHANNELS=channels,
         HEIGHT=height,
         WIDTH=width,
-        RADIUS=operations.blur_radius,
+        RADIUS=operations.blur_size // 2,
         COLUMNS=values_VP.shape[1],
         BLOCK=BLURRED_PIXELS,
         num_warps=4,
@@ -131,7 +139,8 @@ def _blurred(sharp: Tensor, values_VP: Tensor, operations: Operations, dtype: to
 
 
 def _last_numbers(operations: Operations, channels: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    mean, std = operations.mean or (0.0,) * channels, operations.std or (1.0,) * channels
+    mean = for_each_channel("mean", operations.mean or (0.0,), channels)
+    std = for_each_channel("std", operations.std or (1.0,), channels)
     return float(operations.solarize_threshold), mean, std
 
 

@@ -1,0 +1,6 @@
+"""From what a user names to a dataset: arrays, folders, archives of a known layout, tar shards, the hub."""
+
+from flatclr.data.opening.entry import from_anywhere, open_dataset
+from flatclr.data.opening.known import DATASETS, fashion_mnist_small
+
+__all__ = ["DATASETS", "fashion_mnist_small", "from_anywhere", "open_dataset"]

@@ -1,0 +1,25 @@
+"""Sources of images in one form: resident in memory, or files that are decoded when they are asked for.
+
+A source hands out uint8 images [B, C, S, S]; all its images have one size S and one number of channels C. Paired rows
+of numbers are a source of another kind.
+"""
+
+from flatclr.data.sources.blobs import Blob, DiskFile, HubRow, TarMember
+from flatclr.data.sources.dataset import Dataset
+from flatclr.data.sources.files import FileImages, SkippedImagesWarning
+from flatclr.data.sources.paired import PairedArrays
+from flatclr.data.sources.protocol import ImageSource
+from flatclr.data.sources.resident import ResidentImages
+
+__all__ = [
+    "Blob",
+    "Dataset",
+    "DiskFile",
+    "FileImages",
+    "HubRow",
+    "ImageSource",
+    "PairedArrays",
+    "ResidentImages",
+    "SkippedImagesWarning",
+    "TarMember",
+]

@@ -1,0 +1,53 @@
+"""What the headers of stored images say, without decoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from flatclr.data.decoding import reason_of
+from flatclr.data.sources.blobs import Blob
+
+HEADERS_CHECKED = 100_000  # of more files, this many evenly spaced ones
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the headers say of all files."""
+
+    checked: int  # files whose header was read
+    unreadable: dict[int, str]  # what is wrong, by the number of the file
+    shorter_side: int  # of the median image
+    gray: bool  # all of them
+
+
+class _Header(NamedTuple):
+    shorter_side: int
+    gray: bool
+
+
+def survey(files: Sequence[Blob], *, workers: int, name: str) -> Survey:
+    """Read the headers; refuse files of which none is an image."""
+    step = -(-len(files) // HEADERS_CHECKED) or 1
+    with ThreadPoolExecutor(workers, thread_name_prefix="flatclr-headers") as pool:
+        headers = dict(zip(range(0, len(files), step), pool.map(_header, files[::step]), strict=True))
+    unreadable = {i: header for i, header in headers.items() if isinstance(header, str)}
+    readable = [header for header in headers.values() if not isinstance(header, str)]
+    if not readable:
+        first = next((f"; the first is {files[i].name}: {reason}" for i, reason in unreadable.items()), "")
+        raise ValueError(f"{name} must hold readable images, got 0 of {len(files)}{first}; check the files.")
+    side = int(np.median([header.shorter_side for header in readable]))
+    return Survey(len(headers), unreadable, side, all(header.gray for header in readable))
+
+
+def _header(file: Blob) -> _Header | str:
+    try:
+        with file.open() as stream, Image.open(stream) as image:
+            return _Header(min(image.size), image.mode in ("1", "L", "LA") or image.mode.startswith("I;16"))
+    except Exception as error:  # decoders fail in many ways on damaged files
+        return reason_of(error)
