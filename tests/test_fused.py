@@ -438,9 +438,7 @@ def test_where_a_kernel_cannot_be_launched_torch_is_used_and_says_so(monkeypatch
         raise RuntimeError("no C compiler")
 
     monkeypatch.setattr(fused_triton, "try_launch", no_compiler)
-    flatclr.contrast.kernels.fused_kernels_run.cache_clear()
     with pytest.warns(UserWarning, match=r"Triton does not run on cpu \(no C compiler\)"):
         assert not flatclr.contrast.kernels.fused_kernels_run(torch.device("cpu"))
     monkeypatch.undo()
-    flatclr.contrast.kernels.fused_kernels_run.cache_clear()
     assert flatclr.contrast.kernels.fused_kernels_run(torch.device("cpu"))  # interpreted

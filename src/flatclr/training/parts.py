@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,13 +45,13 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
         options.setdefault("pairing", "cross")
     if config.negatives_per_anchor is not None:
         options["negatives_per_anchor"] = config.negatives_per_anchor
-    if "temperature" in inspect.signature(kind.__init__).parameters and options.get("kernel") != "cosine":
-        if config.temperature is not None:
-            options["temperature"] = config.temperature
-        elif config.ess_targets:
-            options["temperature"] = _control(kind, config.ess_targets[0][1])
-    elif config.temperature is not None:
-        raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
+    traits = kind.traits_with(**options)
+    if config.temperature is not None:
+        if traits.temperature is None:
+            raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
+        options["temperature"] = config.temperature
+    elif config.ess_targets and traits.temperature is not None and traits.accepts_control:
+        options["temperature"] = _control(traits.temperature, config.ess_targets[0][1])
     return kind(**options)
 
 
@@ -70,12 +69,9 @@ def _require_agreement(own: Objective, config: TrainConfig, *, paired: bool) -> 
         raise ValueError(f"objective must have pairing='cross' for paired data, got {has!r}; make it with that.")
 
 
-def _control(kind: type[Objective], target: float) -> EssControl:
-    """It begins at the temperature the objective's constructor has, and keeps within a factor of ten of it."""
-    own = inspect.signature(kind.__init__).parameters["temperature"].default
-    if not isinstance(own, float):
-        return EssControl(target)
-    return EssControl(target, initial=1 / own, minimum=0.1 / own, maximum=10 / own)
+def _control(temperature: float, target: float) -> EssControl:
+    """It begins at the objective's own temperature, and keeps within a factor of ten of it."""
+    return EssControl(target, initial=1 / temperature, minimum=0.1 / temperature, maximum=10 / temperature)
 
 
 def scheduled_target(targets: Sequence[tuple[float, float]], epoch: float) -> float:
