@@ -10,10 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Phi:
-    """A function of a score with its derivative.
+    """A named function of a score, with its derivative.
 
-    A fused kernel cannot call them: it looks the name up and wants the numbers the function closes over, at most two.
-    None says that no kernel knows the function.
+    Args:
+        name: by which fused kernels look the function up; they cannot call Python.
+        value: phi(s), elementwise; a constant may be a float or a 0-dim tensor.
+        derivative: phi'(s), elementwise; it is trusted, not checked.
+        parameters: the numbers the function closes over, at most two, for those kernels; None says that no kernel knows
+            the function.
 
     >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
     >>> square.derivative(torch.tensor(3.0))
@@ -26,9 +30,25 @@ class Phi:
     parameters: tuple[float | Tensor, ...] | None = None
 
     def values(self, scores: Tensor) -> Tensor:
+        """phi of every score.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many values, in memory of their own.
+        """
         return _in_full(self.value(scores), scores)
 
     def slopes(self, scores: Tensor) -> Tensor:
+        """phi' of every score.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many derivatives, in memory of their own.
+        """
         return _in_full(self.derivative(scores), scores)
 
 
