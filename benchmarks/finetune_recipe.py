@@ -26,7 +26,7 @@ from benchmarks import record
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
-from flatclr.evaluation.subjects import open_subject
+from flatclr.evaluation.opening import open_subject
 
 CANDIDATES = {
     "from the probe, crops from 0.7": replace(Recipe(), smallest_crop=0.7),

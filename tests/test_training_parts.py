@@ -18,16 +18,17 @@ import torch
 from torch import Tensor, nn
 
 import flatclr
+from flatclr.checkpoint import load_checkpoint
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
+from flatclr.models.network import Network, TwoTowers
 from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
 from flatclr.training import memory
 from flatclr.training import trainer as trainer_module
-from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.instruments import SNR_BATCHES, gradient_snr
-from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
+from flatclr.training.networks import FewerLaunches, one_update_of_running_statistics
 from flatclr.training.trainer import Trainer, TrainingStoppedError, train
 from tests.training_worker import config
 

@@ -12,6 +12,7 @@ from flatclr.contrast import ContrastStats, contrast_stats, pairwise_mean, stats
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.kernels.phi import Phi
 from flatclr.models.saving import load_encoder
+from flatclr.models.trained import load_network
 from flatclr.objectives import (
     DV,
     FLO,
@@ -27,7 +28,6 @@ from flatclr.objectives import (
 )
 from flatclr.pairs import PairSet
 from flatclr.training.config import TrainConfig
-from flatclr.training.trained import load_network
 from flatclr.training.trainer import train
 
 __version__ = "0.1.0"

@@ -55,8 +55,7 @@ class Classifier(nn.Module):
             self.linear.bias.copy_(probe.weights_DC[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        scaled = (self.encoder(images) - self.scaling.mean_d) / self.scaling.deviation_d
-        logits: Tensor = self.linear(scaled)
+        logits: Tensor = self.linear(self.scaling.scaled(self.encoder(images)))
         return logits
 
 
@@ -107,10 +106,7 @@ def _trained(
     if not recipe.starts_from_probe:
         nn.init.zeros_(network.linear.weight)
         nn.init.zeros_(network.linear.bias)
-    mean, std = (
-        (None, None) if subject.normalisation is None else (subject.normalisation.mean, subject.normalisation.std)
-    )
-    views = crops_and_flips(recipe.smallest_crop, mean=mean, std=std)
+    views = subject.normalised(crops_and_flips(recipe.smallest_crop))
     generator = seeded_generator(seed, "fine-tuning views")
     plan = BatchPlan(len(chosen), min(recipe.batch_size, len(chosen)), seed)
     optimizer = build_optimizer(

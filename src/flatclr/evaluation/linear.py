@@ -86,8 +86,12 @@ class Scaling:
         constant = deviation_d <= 1e-7 * mean_d.abs()
         return cls(mean_d, torch.where(constant, 1.0, deviation_d))
 
+    def scaled(self, features: Tensor) -> Tensor:
+        """[N, d], with gradients."""
+        return (features - self.mean_d) / self.deviation_d
+
     def __call__(self, features: Tensor) -> Tensor:
-        """With a column of ones for the bias."""
+        """[N, D], with a column of ones for the bias; in place, because features are large."""
         out = features.new_ones(len(features), features.shape[1] + 1)
         torch.sub(features, self.mean_d, out=out[:, :-1])
         out[:, :-1] /= self.deviation_d

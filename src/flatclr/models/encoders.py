@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_one_of
+from flatclr.models.network import Normalisation
 
 STEMS = ("auto", "cifar", "imagenet")
 STEM_OF_KERNEL: dict[tuple[int, ...], str] = {(3, 3): "cifar", (7, 7): "imagenet"}  # by the first convolution
@@ -40,31 +41,6 @@ class EncoderSpec:
     channels: int
     image_size: int
     options: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """What was subtracted from and divided out of every channel of the images an encoder saw.
-
-    >>> Normalisation((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
-    tensor([[[[-2.,  2.]]]])
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W], uint8 or floating point in [0, 1], as the encoder takes them."""
-        if images.dim() != 4 or images.shape[1] != len(self.mean):
-            raise ValueError(
-                f"images must have shape [N, {len(self.mean)}, H, W], got {list(images.shape)}; "
-                "pass a batch of images with the channels of the training images."
-            )
-        if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise TypeError(f"images must be uint8, or floating point in [0, 1], got {images.dtype}; convert them.")
-        levels = images.float() / 255 if images.dtype == torch.uint8 else images
-        mean, std = (levels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        return (levels - mean) / std
 
 
 class Encoder(nn.Module):

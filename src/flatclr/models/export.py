@@ -18,29 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.files import replace_files
-from flatclr.models.encoders import EncoderSpec, Normalisation
+from flatclr.models.encoders import EncoderSpec
+from flatclr.models.network import NormalisedEncoder, normalisation_of
 from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document, unwrapped
 
 LARGEST_DIFFERENCE = 1e-4
 ONNX_CHECK_BATCHES = (1, 5)
-
-
-class FromUnitRange(nn.Module):
-    """The encoder with its normalisation in front: takes images in [0, 1]."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, encoder: nn.Module, normalisation: Normalisation | None) -> None:
-        super().__init__()
-        self.encoder = encoder
-        mean, std = ((0.0,), (1.0,)) if normalisation is None else (normalisation.mean, normalisation.std)
-        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.encoder((images - self.mean) / self.std)
-        return features
 
 
 def export_onnx(
@@ -60,7 +43,7 @@ def export_onnx(
     onnxruntime = _needed("onnxruntime")
     _needed("onnx")
     _needed("onnxscript")
-    module = FromUnitRange(copy.deepcopy(encoder), getattr(encoder, "normalisation", None)).cpu().float().eval()
+    module = NormalisedEncoder(copy.deepcopy(encoder)).cpu().float().eval()
     generator = torch.Generator().manual_seed(0)
     batches = [torch.rand(n, channels, image_size, image_size, generator=generator) for n in ONNX_CHECK_BATCHES]
     content = _traced(module, batches[-1])
@@ -180,11 +163,11 @@ def _cell(value: Any) -> str:
 
 
 def _use(encoder: nn.Module) -> str:
-    return "images" if getattr(encoder, "normalisation", None) is None else "encoder.normalisation(images)"
+    return "images" if normalisation_of(encoder) is None else "encoder.normalisation(images)"
 
 
 def _normalisation(encoder: nn.Module) -> str:
-    found = getattr(encoder, "normalisation", None)
+    found = normalisation_of(encoder)
     return "none, images in [0, 1]" if found is None else ", ".join(f"{k} {list(v)}" for k, v in asdict(found).items())
 
 

@@ -26,10 +26,10 @@ from flatclr.models.encoders import (
     AdaptedEncoder,
     Encoder,
     EncoderSpec,
-    Normalisation,
     ResNet,
     build_encoder,
 )
+from flatclr.models.network import Normalisation, normalisation_of
 
 FORMAT = "flatclr-encoder"
 FORMAT_VERSION = 1
@@ -68,7 +68,7 @@ def encoder_files(
     """Weights and description as `save_encoder` writes them."""
     encoder = unwrapped(encoder)
     spec = getattr(encoder, "spec", None)
-    normalisation = normalisation or getattr(encoder, "normalisation", None)
+    normalisation = normalisation or normalisation_of(encoder)
     weights = safetensors.torch.save(_tensors_of(encoder), {"format": "pt"})
     document = {
         "format": FORMAT,

@@ -15,12 +15,13 @@ from flatclr.contrast import ContrastStats
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
+from flatclr.models.network import Network, TwoTowers
 from flatclr.models.saving import unwrapped
 from flatclr.objectives import Objective
 from flatclr.pairs import PairSet
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
 from flatclr.training.inputs import Inputs, Views
-from flatclr.training.networks import Network, TwoTowers, frozen_running_statistics
+from flatclr.training.networks import frozen_running_statistics
 from flatclr.training.queue import EmbeddingQueue
 
 COUNTS = ("bad_steps", "bad_in_a_row")

@@ -16,18 +16,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from flatclr.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.data.loading import Batch, BatchPlan, Loader
 from flatclr.data.opening import from_anywhere, open_dataset
 from flatclr.data.sources import Dataset, PairedArrays, SkippedImagesWarning
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.files import json_ready
-from flatclr.models.encoders import AdaptedEncoder, Encoder, Normalisation
+from flatclr.models.encoders import AdaptedEncoder, Encoder
 from flatclr.models.momentum import MomentumEncoder
+from flatclr.models.network import Normalisation
 from flatclr.models.saving import save_encoder
 from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer, scaled_learning_rate, set_learning_rate, warmup_cosine
 from flatclr.runs import RunDirectory
-from flatclr.training.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
