@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
 import flatclr
-from flatclr import models
+from flatclr import evaluation, models
 from flatclr.data.views import apply_views, draw_views, no_augmentation
 from flatclr.models.heads import head_from_state
 from tests.test_evaluation import small_data
@@ -77,3 +79,17 @@ def test_a_network_around_ones_own_encoder_loads_into_another(tmp_path: Path) ->
     assert torch.equal(network(images)[0], trained[-1].eval()(images)[0])
     found = flatclr.evaluate(run, small_data(), "knn", layer="all", into=module(), random_row=False, device="cpu")
     assert [row.layer for row in found.rows][-1].startswith("head.")
+
+
+@pytest.mark.parametrize("package", [models, evaluation])
+def test_every_exported_name_says_what_it_takes_and_returns_and_shows_it(package: ModuleType) -> None:
+    for name in package.__all__:
+        exported = getattr(package, name)
+        document = exported.__doc__ or ""
+        if inspect.isclass(exported):
+            assert document, name
+            assert not document.startswith(f"{name}("), f"{name} says only what dataclass wrote"
+        elif inspect.isfunction(exported):
+            missing = [part for part in ("Args:", "Returns:") if part not in document]
+            assert not missing, f"{name} lacks {missing}"
+            assert ">>>" in document or "Example:" in document, f"{name} has no example"

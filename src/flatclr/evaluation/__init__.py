@@ -10,13 +10,14 @@ from flatclr.evaluation.linear import LinearClassifier, LinearProbe, fit_linear,
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import Evaluation, Row, markdown_table, read_results
-from flatclr.evaluation.retrieval import retrieve
+from flatclr.evaluation.retrieval import Retrieval, retrieve
 
 __all__ = [
     "PROTOCOLS",
     "Evaluation",
     "LinearClassifier",
     "LinearProbe",
+    "Retrieval",
     "Row",
     "Score",
     "evaluate",

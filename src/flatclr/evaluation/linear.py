@@ -100,7 +100,12 @@ class Scaling:
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """What a fit gives; `logits` takes features as they were before scaling."""
+    """What a fit gives: weights [d + 1, C] of scaled features and the constant 1, and how it was reached.
+
+    >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> fit_linear(x, torch.tensor([0, 0, 1, 1]), classes=2, l2=0.01).converged
+    True
+    """
 
     weights_DC: Tensor
     scaling: Scaling
@@ -109,19 +114,31 @@ class LinearClassifier:
     converged: bool
 
     def logits(self, features: Tensor) -> Tensor:
+        """[N, C] of features [N, d] as they were before scaling."""
         return self.scaling(features.to(self.weights_DC.dtype)) @ self.weights_DC
 
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """The classifier, and every strength that was tried with its validation accuracy."""
+    """The classifier, and every strength that was tried with its validation score, strongest first."""
 
     classifier: LinearClassifier
     path: tuple[tuple[float, float], ...]
 
 
 def fit_linear(features: Tensor, labels: Tensor, *, classes: int, l2: float) -> LinearClassifier:
-    """One fit at one strength.
+    """Logistic regression at one strength, to convergence.
+
+    minimise  mean_i loss(x_i W + b, y_i) + l2 / 2 ||W||^2,  x scaled to mean 0 and deviation 1
+
+    Args:
+        features: [N, d].
+        labels: class numbers [N], or bool [N, classes] for samples of several classes.
+        classes: how many there are.
+        l2: the strength of the penalty; scikit-learn's C is 1 / (l2 N).
+
+    Returns:
+        The classifier, on the device of the features.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> fit_linear(x, torch.tensor([0, 0, 1, 1]), classes=2, l2=0.01).logits(x).argmax(1)
@@ -145,9 +162,24 @@ def fit_probe(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> LinearProbe:
-    """The strength with the best `score(logits, labels)` on a held-out tenth of these samples, then a fit on all.
+    """Logistic regression whose strength is the best on a held-out tenth of these samples, then fitted to all of them.
 
     Strengths go down from 1; each fit starts from the one before. The stronger of two equals is taken.
+
+    Args:
+        features, labels, classes: as for `fit_linear`.
+        score: of (logits, labels) of the held-out samples; the highest is chosen.
+        seed: of the samples that are held out, a tenth of every class.
+        progress: called with (what, done, total).
+
+    Returns:
+        The classifier, and what was tried.
+
+    >>> x, y = torch.linspace(-1, 1, 40)[:, None], (torch.arange(40) >= 20).long()
+    >>> accuracy = lambda logits, labels: (logits.argmax(1) == labels).double().mean().item()
+    >>> probe = fit_probe(x, y, classes=2, score=accuracy)
+    >>> accuracy(probe.classifier.logits(x), y) > 0.9
+    True
     """
     _require_problem(features, labels, classes)
     features = features.to(accumulation_type(features))

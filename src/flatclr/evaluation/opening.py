@@ -12,9 +12,10 @@ from torch import nn
 from flatclr.evaluation.callables import FunctionEncoder
 from flatclr.evaluation.subjects import Subject
 from flatclr.models.encoders import PACKAGES, Encoder, EncoderSpec, build_encoder
-from flatclr.models.network import Network, Normalisation, TwoTowers, normalisation_of
-from flatclr.models.saving import FOLDER_WEIGHTS, encoder_from_weights, load_encoder, unwrapped
+from flatclr.models.network import Network, Normalisation, TwoTowers, normalisation_of, unwrapped
+from flatclr.models.saving import FOLDER_WEIGHTS, load_encoder
 from flatclr.models.trained import load_head
+from flatclr.models.weights import encoder_from_weights
 from flatclr.runs import CONFIG, SIDES, RunDirectory
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

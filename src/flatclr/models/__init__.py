@@ -5,8 +5,9 @@ from flatclr.models.export import export_folder, export_onnx
 from flatclr.models.heads import build_head
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Network, Normalisation, NormalisedEncoder, TwoTowers
-from flatclr.models.saving import WeightsReport, load_encoder, load_weights, save_encoder
+from flatclr.models.saving import load_encoder, save_encoder
 from flatclr.models.trained import load_head, load_network
+from flatclr.models.weights import WeightsReport, load_weights
 
 __all__ = [
     "ENCODERS",

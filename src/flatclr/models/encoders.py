@@ -35,7 +35,11 @@ WEIGHT_SOURCES = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_over
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """What `build_encoder` needs to build an encoder again; says nothing about where its first weights came from."""
+    """What `build_encoder` needs to build an encoder again; says nothing about where its first weights came from.
+
+    >>> build_encoder("mlp", channels=3, image_size=8, width=16).spec.options["width"]
+    16
+    """
 
     name: str
     channels: int
@@ -44,7 +48,19 @@ class EncoderSpec:
 
 
 class Encoder(nn.Module):
-    """Any encoder built by name; a new one sets `features` and defines `encode`."""
+    """Any encoder built by name: images [N, C, S, S] -> features [N, features].
+
+    A new one sets `features` and defines `encode`.
+
+    Args:
+        channels: of the images; others are refused.
+
+    >>> class Flat(Encoder):
+    ...     features = 4
+    ...     def encode(self, images): return images.flatten(1)
+    >>> Flat(channels=1)(torch.zeros(3, 1, 2, 2)).shape
+    torch.Size([3, 4])
+    """
 
     features: int
     spec: EncoderSpec
@@ -56,9 +72,11 @@ class Encoder(nn.Module):
         self.channels = channels
 
     def encode(self, images: Tensor) -> Tensor:
+        """Features [N, features] of images that were checked."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
+        """Features [N, features] of normalised images [N, C, S, S]."""
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ValueError(
                 f"images must have shape [N, {self.channels}, S, S], got {list(images.shape)}; "
@@ -70,7 +88,7 @@ class Encoder(nn.Module):
 
 
 def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) -> Encoder:
-    """An encoder with random weights; `.features` is its output width.
+    """An encoder by name, with random weights.
 
     Args:
         name: one of `ENCODERS`, or "timm:NAME" or "torchvision:NAME" where these packages are installed.
@@ -80,6 +98,9 @@ def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) 
             cnn: width=32, norm="batch" | "group" | "none".
             mlp: width=512, layers=2, norm="batch" | "group" | "none".
             timm, torchvision: passed on (`pretrained=True`, `weights="DEFAULT"`, `img_size=32`, ...).
+
+    Returns:
+        An `Encoder` from images [N, channels, image_size, image_size] to features [N, encoder.features].
 
     >>> encoder = build_encoder("resnet18", channels=3, image_size=32)
     >>> encoder(torch.randn(2, 3, 32, 32)).shape, encoder.features

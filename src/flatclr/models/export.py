@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from flatclr.files import replace_files
 from flatclr.models.encoders import EncoderSpec
-from flatclr.models.network import NormalisedEncoder, normalisation_of
-from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document, unwrapped
+from flatclr.models.network import NormalisedEncoder, normalisation_of, unwrapped
+from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document
 
 LARGEST_DIFFERENCE = 1e-4
 ONNX_CHECK_BATCHES = (1, 5)
@@ -29,13 +29,22 @@ ONNX_CHECK_BATCHES = (1, 5)
 def export_onnx(
     encoder: nn.Module, path: str | Path, *, channels: int | None = None, image_size: int | None = None
 ) -> float:
-    """Write an ONNX file and check it: returns the largest difference from PyTorch under onnxruntime.
+    """Write an ONNX file, and check it with onnxruntime.
 
     Its input `images` is float32 [N, C, S, S] in [0, 1] for any N, normalised inside; its output `features` is [N, d].
     A file whose output differs by more than 1e-4 is not written.
 
     Args:
-        channels, image_size: of the images, where the encoder was not built by name.
+        encoder: from `build_encoder` or `load_encoder`, or any module from images to features.
+        path: of the file; its folder is made.
+        channels: of the images, where the encoder was not built by name.
+        image_size: side of the images, where the encoder was not built by name.
+
+    Returns:
+        The largest difference between its features under onnxruntime and those of PyTorch.
+
+    Example:
+        export_onnx(flatclr.load_encoder("runs/first"), "encoder.onnx")
     """
     require_file_target(path)
     encoder = unwrapped(encoder)
@@ -68,12 +77,19 @@ def export_onnx(
 def export_folder(
     encoder: nn.Module, folder: str | Path, *, description: Mapping[str, Any] | None = None, results: str = ""
 ) -> Path:
-    """README.md (a model card), config.json and model.safetensors, which `flatclr.load_encoder(folder)` loads.
+    """Write README.md (a model card), config.json and model.safetensors, as the Hugging Face hub keeps models.
 
     Args:
+        encoder: from `build_encoder` or `load_encoder`, or any module; what was not built by name loads with `into=`.
         folder: new, empty, or of an earlier export, whose files are replaced.
         description: data, objective, ESS target and the like; the encoder's own unless given.
-        results: measured accuracies as a Markdown table.
+        results: measured accuracies as a Markdown table, such as `markdown_table` makes.
+
+    Returns:
+        The folder, which `flatclr.load_encoder` loads.
+
+    Example:
+        export_folder(flatclr.load_encoder("runs/first"), "my-encoder")
     """
     require_export_target(folder)
     encoder = unwrapped(encoder)

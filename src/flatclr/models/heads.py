@@ -23,6 +23,9 @@ def build_head(
         layers: 1 (linear), 2 or 3.
         norm: "batch", "group" or "none", after every layer but the last.
 
+    Returns:
+        From features [N, d_in] to embeddings [N, d_out].
+
     >>> list(dict(build_head(512).named_children()))
     ['linear1', 'norm1', 'relu1', 'linear2']
     """

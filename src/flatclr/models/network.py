@@ -151,6 +151,18 @@ class TwoTowers(nn.Module):
         return self.tower_x.last_layer
 
 
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside torch.compile's and DistributedDataParallel's wrappers."""
+    while True:
+        compiled = module._modules.get("_orig_mod")  # by name: to import its type takes seconds
+        if compiled is not None:
+            module = compiled
+        elif isinstance(module, nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
 def device_of(module: nn.Module) -> torch.device:
     """Of its parameters; the CPU if it has none."""
     return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

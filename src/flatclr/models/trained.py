@@ -48,6 +48,9 @@ def load_head(run: str | Path) -> nn.Sequential | None:
 
     Returns:
         The head in evaluation mode on the CPU; None where the run has no checkpoint any more.
+
+    Example:
+        head = flatclr.models.load_head("runs/first")
     """
     opened = RunDirectory.open(Path(run))
     if not has_checkpoints(opened.checkpoints):

@@ -15,8 +15,7 @@ from flatclr.contrast import ContrastStats
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
-from flatclr.models.network import Network, TwoTowers
-from flatclr.models.saving import unwrapped
+from flatclr.models.network import Network, TwoTowers, unwrapped
 from flatclr.objectives import Objective
 from flatclr.pairs import PairSet
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
