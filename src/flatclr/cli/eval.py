@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from torch import nn
 
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
-from flatclr.evaluation.results import RESULTS, Row
-from flatclr.evaluation.subjects import finished_run
-from flatclr.models.encoders import Normalisation
-from flatclr.training.networks import Network
-from flatclr.training.trained import load_network
+from flatclr.evaluation.request import EvaluationRequest as Defaults
+from flatclr.evaluation.results import RESULTS, Evaluation, Row
+from flatclr.models.network import Normalisation
 
 Option = typer.Option
 NAMES = ", ".join(PROTOCOLS)
@@ -38,14 +35,16 @@ def eval_command(
         str | None, Option(help="Probe this layer instead of the output; all: every layer by depth, head included.")
     ] = None,
     architecture: Annotated[str | None, Option(help="Of a state-dict file: cnn, resnet18, timm:NAME ...")] = None,
-    prefix: Annotated[str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")] = "",
+    prefix: Annotated[
+        str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")
+    ] = Defaults.prefix,
     mean: Annotated[
         str | None, Option(help="Of the images in [0, 1], by channel with commas between, for weights from elsewhere.")
     ] = None,
     std: Annotated[str | None, Option(help="Deviation that goes with --mean.")] = None,
-    draws: Annotated[int, Option(help="Label subsets of semi.")] = 5,
-    random_row: Annotated[bool, Option(help="Measure random weights too.")] = True,
-    seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = 0,
+    draws: Annotated[int, Option(help="Label subsets of semi.")] = Defaults.draws,
+    random_row: Annotated[bool, Option(help="Measure random weights too.")] = Defaults.random_row,
+    seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = Defaults.seed,
     device: Annotated[str, Option(help="cpu, cuda, cuda:1; auto: cuda where there is one.")] = "auto",
     out: Annotated[str | None, Option(help="Folder of results.json and the figure; default: by the encoder.")] = None,
     cache: Annotated[
@@ -68,7 +67,6 @@ def eval_command(
             image_size=image_size,
             architecture=architecture,
             prefix=prefix,
-            head=None if layer is None else _head(Path(encoder)),
             normalisation=_normalisation(mean, std),
             random_row=random_row,
             draws=draws,
@@ -80,17 +78,7 @@ def eval_command(
             on_row=_print_row if as_json else display.ready,
         )
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "kind": "end",
-                    "results": str(folder / RESULTS),
-                    "skipped": found.skipped,
-                    "weights": found.report,
-                    "set_aside": found.set_aside,
-                }
-            )
-        )
+        _print_end(found, folder)
     else:
         display.table(found, folder)
         if found.set_aside:
@@ -101,19 +89,20 @@ def _print_row(row: Row) -> None:
     print(json.dumps({"kind": "row", **asdict(row)}), flush=True)
 
 
+def _print_end(found: Evaluation, folder: Path) -> None:
+    end = {
+        "kind": "end",
+        "results": str(folder / RESULTS),
+        "skipped": found.skipped,
+        "weights": found.report,
+        "set_aside": found.set_aside,
+    }
+    print(json.dumps(end))
+
+
 def _home(encoder: str) -> Path:
     path = Path(encoder)
     return path if path.is_dir() else path.parent if path.exists() else Path()
-
-
-def _head(path: Path) -> nn.Module | None:
-    """The projection head of a run, from its last checkpoint; None where there is no run or no checkpoint."""
-    run = finished_run(path)
-    if run is None or not run.checkpoints.is_dir():
-        return None
-    network = load_network(path)
-    assert isinstance(network, Network)  # a run on pairs was refused
-    return network.head
 
 
 def _normalisation(mean: str | None, std: str | None) -> Normalisation | None:
