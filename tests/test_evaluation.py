@@ -25,13 +25,15 @@ from flatclr.cli.main import main
 from flatclr.data.digits import digits
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
-from flatclr.evaluation import evaluator, features, protocols
+from flatclr.evaluation import bench, evaluator, features
 from flatclr.evaluation.finetune import Recipe, class_balanced
-from flatclr.evaluation.protocols import PROTOCOLS
+from flatclr.evaluation.opening import open_named
+from flatclr.evaluation.protocols import PROTOCOLS, finetuning
+from flatclr.evaluation.request import EvaluationRequest
 from flatclr.evaluation.results import Evaluation, read_results
-from flatclr.evaluation.subjects import open_named
-from flatclr.models.encoders import Encoder, Normalisation, ResNet, build_encoder
+from flatclr.models.encoders import Encoder, ResNet, build_encoder
 from flatclr.models.heads import build_head
+from flatclr.models.network import Normalisation
 from flatclr.models.saving import save_encoder
 from flatclr.training.config import TrainConfig
 from tests.training_worker import config
@@ -75,13 +77,13 @@ def with_shuffled_test_labels(data: Dataset) -> Dataset:
 
 @pytest.fixture(autouse=True)
 def _short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocols, "Recipe", partial(Recipe, epochs=1, fewest_steps=4))
+    monkeypatch.setattr(finetuning, "Recipe", partial(Recipe, epochs=1, fewest_steps=4))
 
 
 @pytest.fixture(scope="module")
 def everything() -> Evaluation:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocols, "Recipe", partial(Recipe, epochs=1, fewest_steps=4))
+        patch.setattr(finetuning, "Recipe", partial(Recipe, epochs=1, fewest_steps=4))
         return flatclr.evaluate(small_encoder(), small_data(), protocol="all", draws=2)
 
 
@@ -252,7 +254,7 @@ def count_encodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(source.name)
         return compute(module, source, prepare, **options)
 
-    monkeypatch.setattr(protocols, "compute_features", counted)
+    monkeypatch.setattr(bench, "compute_features", counted)
     return seen
 
 
@@ -551,7 +553,7 @@ def test_the_stem_of_a_resnet_is_that_of_its_file(stem: str, side: int, image_si
 
 @pytest.mark.parametrize("protocol", [["all"], ["knn", "all"], "all"])
 def test_all_in_a_list_means_all(protocol: str | list[str]) -> None:
-    assert evaluator._protocols(protocol) == list(PROTOCOLS)
+    assert EvaluationRequest(None, protocol=protocol).protocols == list(PROTOCOLS)
 
 
 def test_encoders_of_timm_come_with_their_weights_and_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,7 +571,7 @@ def test_encoders_of_timm_come_with_their_weights_and_normalisation(monkeypatch:
     found = flatclr.evaluate("timm:tiny", small_data(), "knn", random_row=False)
     assert asked["pretrained"] is True
     assert found.report == "weights as published"
-    subject, _ = evaluator._open("timm:tiny", small_data(), None, None, None, "", head=None, normalisation=None)
+    subject, _ = evaluator._opened(EvaluationRequest("timm:tiny", small_data()))
     assert subject.normalisation == Normalisation((0.1,), (0.2,))
 
 

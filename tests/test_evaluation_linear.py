@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from flatclr.evaluation import linear
+from flatclr.evaluation import linear, logistic
 from flatclr.evaluation.linear import Scaling, fit_linear, fit_probe, stratified_split
 from flatclr.evaluation.scores import selection_score
 
@@ -47,7 +47,7 @@ def test_the_fit_is_scikit_learns(classes: int, l2: float) -> None:
 
 
 def test_float64_features_reach_scikit_learns_coefficients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "LARGEST_GRADIENT", 1e-9)
+    monkeypatch.setattr(logistic, "LARGEST_GRADIENT", 1e-9)
     x, y = classes_of(400, 6, 3)
     ours = fit_linear(x.double(), y, classes=3, l2=0.01)
     _, model = sklearn_fit(x.double(), y, 0.01)
@@ -63,7 +63,7 @@ def test_the_gradient_is_zero_at_the_fit_by_autograd() -> None:
     logits = Scaling.of(x.double())(x.double()) @ weights
     loss = torch.nn.functional.cross_entropy(logits, y) + l2 / 2 * weights[:-1].square().sum()
     (gradient,) = torch.autograd.grad(loss, weights)
-    assert gradient.abs().max() <= linear.LARGEST_GRADIENT
+    assert gradient.abs().max() <= logistic.LARGEST_GRADIENT
 
 
 def test_several_classes_per_sample_are_as_many_binary_fits() -> None:
@@ -98,7 +98,7 @@ def test_separable_classes_end_in_finite_weights() -> None:
 
 def test_a_warm_start_takes_fewer_iterations() -> None:
     x, y = classes_of(1000, 16, 5)
-    problem = linear._Problem.of(Scaling.of(x)(x), linear.Multinomial(y))
+    problem = logistic.Problem.of(Scaling.of(x)(x), logistic.Multinomial(y))
     cold = problem.solve(1e-4, problem.start(5))
     warm = problem.solve(1e-4, problem.solve(3e-4, problem.start(5)).weights_DC)
     assert warm.iterations < cold.iterations

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
-from flatclr.evaluation import evaluator, features, intervals, protocols
+from flatclr.evaluation import evaluator, features, intervals
 from flatclr.evaluation.figures import draw
 from flatclr.evaluation.finetune import Recipe
 from flatclr.evaluation.intervals import jackknife
 from flatclr.evaluation.linear import Scaling, fit_linear
 from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.evaluation.protocols import finetuning, frozen
 from flatclr.evaluation.results import read_results
 from flatclr.evaluation.retrieval import retrieve
 from flatclr.evaluation.subjects import Subject
@@ -90,7 +91,7 @@ def test_results_are_written_after_each_protocol(tmp_path: Path, monkeypatch: py
     def broken(*_: object, **__: object) -> Tensor:
         raise ValueError("stop")
 
-    monkeypatch.setattr(protocols, "finetune", broken)
+    monkeypatch.setattr(finetuning, "finetune", broken)
     with pytest.raises(ValueError, match="stop"):
         flatclr.evaluate(small_encoder(), small_data(), ["knn", "finetune"], out=tmp_path, random_row=False)
     found = read_results(tmp_path)
@@ -124,13 +125,13 @@ def test_retrieval_intervals_cover_the_truth_as_often_as_they_say() -> None:
 
 def test_retrieval_has_the_interval_of_the_jackknife(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    find = protocols.retrieve
+    find = frozen.retrieve
 
     def counted(z: Tensor, labels: Tensor, **options: object) -> object:
         seen.append(len(labels))
         return find(z, labels, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(protocols, "retrieve", counted)
+    monkeypatch.setattr(frozen, "retrieve", counted)
     found = flatclr.evaluate(small_encoder(), small_data(), "retrieval", random_row=False)
     assert len(seen) == 21
     assert max(seen[1:]) < 90
@@ -433,15 +434,15 @@ def test_every_draw_from_scratch_starts_from_weights_of_its_own(monkeypatch: pyt
         starts["trained" if digest == own else "random"].add(digest)
         return torch.zeros(90, 3)
 
-    monkeypatch.setattr(protocols, "finetune", watched)
+    monkeypatch.setattr(finetuning, "finetune", watched)
     flatclr.evaluate(encoder, small_data(), "semi", draws=3, seed=5)
     assert len(starts["trained"]) == 1
     assert len(starts["random"]) == 3
 
 
 def test_fine_tuning_learns_and_few_labels_beat_training_from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocols, "Recipe", partial(Recipe, epochs=1, fewest_steps=100, batch_size=32))
-    monkeypatch.setattr(protocols, "LABEL_SHARES", (0.01,))
+    monkeypatch.setattr(finetuning, "Recipe", partial(Recipe, epochs=1, fewest_steps=100, batch_size=32))
+    monkeypatch.setattr(finetuning, "LABEL_SHARES", (0.01,))
     encoder, head = small_encoder().train(), nn.Linear(16, 3)
     optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=3e-3)
     images, labels = faded(600, seed=7)

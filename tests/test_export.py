@@ -18,8 +18,9 @@ import flatclr
 from flatclr.cli.main import main
 from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.models import export
-from flatclr.models.encoders import Encoder, Normalisation, build_encoder
+from flatclr.models.encoders import Encoder, build_encoder
 from flatclr.models.export import export_folder, export_onnx
+from flatclr.models.network import Normalisation
 from flatclr.models.saving import load_encoder, save_encoder
 
 ABOUT = {"data": "some images", "objective": "flatnce", "ess_target": 0.25, "measured": {"knn": 0.8123}}

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flatclr.checkpoint import load_checkpoint
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.runs import RunDirectory
 from flatclr.training import graph as graph_module
 from flatclr.training.build import build
-from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned

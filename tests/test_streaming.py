@@ -23,6 +23,7 @@ from torch import Tensor
 
 import flatclr
 from benchmarks import shared_gpu, streaming_gpu
+from flatclr.checkpoint import load_checkpoint
 from flatclr.data import decoding
 from flatclr.data.decoding import Decoders
 from flatclr.data.loading import BatchPlan, Loader
@@ -30,7 +31,6 @@ from flatclr.data.opening import open_dataset
 from flatclr.data.sources import DiskFile, FileImages, SkippedImagesWarning, files
 from flatclr.runs import RunDirectory, new_directory
 from flatclr.training import pace
-from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.pace import Pace
 from flatclr.training.trainer import train

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 import flatclr
+from flatclr import checkpoint
 from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.models.saving import load_encoder
 from flatclr.runs import RunDirectory
-from flatclr.training import checkpoint
 from flatclr.training.build import build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError

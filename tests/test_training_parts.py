@@ -18,19 +18,20 @@ import torch
 from torch import Tensor, nn
 
 import flatclr
+from flatclr.checkpoint import load_checkpoint
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 from flatclr.diagnostics import gradient_snr
+from flatclr.models.network import Network, TwoTowers
 from flatclr.models.saving import load_encoder
 from flatclr.optim import build_optimizer
 from flatclr.runs import RunDirectory
 from flatclr.training import memory, stepping
 from flatclr.training.build import Parts, build
-from flatclr.training.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Finished, Logged, Started, Warned
 from flatclr.training.instruments import SNR_BATCHES, evaluation_metrics, probed_gradients
-from flatclr.training.networks import FewerLaunches, Network, TwoTowers, one_update_of_running_statistics
+from flatclr.training.networks import FewerLaunches, one_update_of_running_statistics
 from flatclr.training.recorder import Recorder
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import Stepper, choose_step

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flatclr.training.checkpoint import load_checkpoint
+from flatclr.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.launch import process_group
 from flatclr.training.trainer import train

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from torch import nn
 
 from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT, option_of
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
-from flatclr.evaluation.results import RESULTS, Row
-from flatclr.evaluation.subjects import finished_run
-from flatclr.models.encoders import Normalisation
-from flatclr.training.networks import Network
-from flatclr.training.trained import load_network
+from flatclr.evaluation.request import EvaluationRequest as Defaults
+from flatclr.evaluation.results import RESULTS, Evaluation, Row
+from flatclr.models.network import Normalisation
 
 Option = typer.Option
 NAMES = ", ".join(PROTOCOLS)
@@ -45,11 +42,13 @@ def eval_command(
     ] = None,
     draws: Annotated[
         int, Option(help="How many subsets of labels the protocol semi draws.", rich_help_panel=MEASUREMENT)
-    ] = 5,
+    ] = Defaults.draws,
     random_row: Annotated[
         bool, Option(help="Whether random weights are measured too.", rich_help_panel=MEASUREMENT)
-    ] = True,
-    seed: Annotated[int, Option(help="The seed of splits, draws and random weights.", rich_help_panel=MEASUREMENT)] = 0,
+    ] = Defaults.random_row,
+    seed: Annotated[
+        int, Option(help="The seed of splits, draws and random weights.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.seed,
     data: Annotated[
         str | None,
         Option(
@@ -83,7 +82,7 @@ def eval_command(
             help="What the keys of a state-dict file begin with, where it is not a usual prefix.",
             rich_help_panel=ELSEWHERE,
         ),
-    ] = "",
+    ] = Defaults.prefix,
     mean: Annotated[
         str | None,
         Option(
@@ -130,7 +129,6 @@ def eval_command(
             image_size=image_size,
             architecture=architecture,
             prefix=prefix,
-            head=None if layer is None else _head(Path(encoder)),
             normalisation=_normalisation(mean, std),
             random_row=random_row,
             draws=draws,
@@ -142,17 +140,7 @@ def eval_command(
             on_row=_print_row if as_json else display.ready,
         )
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "kind": "end",
-                    "results": str(folder / RESULTS),
-                    "skipped": found.skipped,
-                    "weights": found.report,
-                    "set_aside": found.set_aside,
-                }
-            )
-        )
+        _print_end(found, folder)
     else:
         display.table(found, folder)
         if found.set_aside:
@@ -163,19 +151,20 @@ def _print_row(row: Row) -> None:
     print(json.dumps({"kind": "row", **asdict(row)}), flush=True)
 
 
+def _print_end(found: Evaluation, folder: Path) -> None:
+    end = {
+        "kind": "end",
+        "results": str(folder / RESULTS),
+        "skipped": found.skipped,
+        "weights": found.report,
+        "set_aside": found.set_aside,
+    }
+    print(json.dumps(end))
+
+
 def _home(encoder: str) -> Path:
     path = Path(encoder)
     return path if path.is_dir() else path.parent if path.exists() else Path()
-
-
-def _head(path: Path) -> nn.Module | None:
-    """The projection head of a run, from its last checkpoint; None where there is no run or no checkpoint."""
-    run = finished_run(path)
-    if run is None or not run.checkpoints.is_dir():
-        return None
-    network = load_network(path)
-    assert isinstance(network, Network)  # a run on pairs was refused
-    return network.head
 
 
 def _normalisation(mean: str | None, std: str | None) -> Normalisation | None:

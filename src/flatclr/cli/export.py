@@ -10,8 +10,8 @@ import typer
 
 from flatclr.cli.options import OUTPUT
 from flatclr.evaluation.features import weights_digest
+from flatclr.evaluation.opening import finished_run
 from flatclr.evaluation.results import markdown_table, read_results
-from flatclr.evaluation.subjects import finished_run
 from flatclr.models.export import export_folder, export_onnx, require_export_target, require_file_target
 from flatclr.models.saving import load_encoder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -12,12 +13,16 @@ from torch import Tensor
 class Phi:
     """A named function of a score, with its derivative.
 
+    A fused kernel cannot call Python: it calls `device`, a function of Triton's that takes a score and the numbers the
+    function closes over, and returns value and derivative.
+
     Args:
-        name: by which fused kernels look the function up; they cannot call Python.
-        value: phi(s), elementwise; a constant may be a float or a 0-dim tensor.
-        derivative: phi'(s), elementwise; it is trusted, not checked.
-        parameters: the numbers the function closes over, at most two, for those kernels; None says that no kernel knows
-            the function.
+        name: for messages.
+        value: elementwise on a tensor of scores; a constant may be a float.
+        derivative: likewise. It is trusted.
+        parameters: the numbers `device` needs, at most two; tensors may live on the device.
+        device: `(score, first, second) -> (value, derivative)` under `triton.jit`, or where to import it from when it
+            is needed, "module:function". None: the function is for backend="torch" alone.
 
     >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
     >>> square.derivative(torch.tensor(3.0))
@@ -28,6 +33,7 @@ class Phi:
     value: Callable[[Tensor], Tensor | float]
     derivative: Callable[[Tensor], Tensor | float]
     parameters: tuple[float | Tensor, ...] | None = None
+    device: Callable[..., Any] | str | None = None
 
     def values(self, scores: Tensor) -> Tensor:
         """phi of every score.

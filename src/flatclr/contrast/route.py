@@ -44,7 +44,7 @@ class Reduced:
 def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
     """Positive score, log-sum-exp of the negatives and their gap of every anchor, and a way to ask for their ESS."""
     scale = batch.scale(inverse_temperature)
-    plain = batch.plain and (isinstance(scale, float) or scale.dim() == 0)
+    plain = _is_plain(batch, scale)
     route = route_of(batch, plain=plain)
     if not plain:
         return _related(batch, scale, route)
@@ -75,7 +75,7 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
 def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     """(mean positive score, mean of phi over the negatives) of every anchor."""
     scale = batch.scale(inverse_temperature)
-    plain = batch.plain and (isinstance(scale, float) or scale.dim() == 0)
+    plain = _is_plain(batch, scale)
     route = route_of(batch, phi, plain=plain)
     if not plain:
         positives = Positives(batch, scale, route)
@@ -144,6 +144,13 @@ def prefers_fused(embeddings: Tensor) -> bool:
     return embeddings.is_cuda and fused_kernels_run(embeddings.device)
 
 
+def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
+    """Whether it is two views on a diagonal at one temperature; dense, where no tile serves, goes the other way."""
+    if not batch.plain or (isinstance(scale, Tensor) and scale.dim()):
+        return False
+    return batch.options.route != "dense" or (batch.queue is None and dense.has_tile(batch.layout))
+
+
 def _asked(route: str, backend: str) -> str:
     """What route and backend ask for together."""
     if backend == "triton" and route in ("dense", "streamed"):
@@ -164,5 +171,3 @@ def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool)
         kernels.require_usable(batch.views[0])
         if phi is not None:
             kernels.require_known(phi)
-    if plain and route == "dense" and (batch.queue is not None or not dense.has_tile(batch.layout)):
-        raise ValueError("route='dense' must be asked of two views on one process without a queue; leave it out.")

@@ -22,6 +22,7 @@ from flatclr.contrast import Phi
 from flatclr.objectives.variational import exp_with_tangent
 
 Function = Callable[[Tensor], Tensor]
+DEVICE_CODE = "flatclr.objectives.device.f_divergence"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Divergence:
             value=lambda score: self.penalty(score + log_shift),
             derivative=lambda score: self.penalty_slope(score + log_shift),
             parameters=(log_shift, *self.parameters),
+            device=f"{DEVICE_CODE}:{self.name}_gaussian",
         )
 
     def gaussian_reward(self, log_shift: float | Tensor) -> Phi:
@@ -75,6 +77,7 @@ class Divergence:
             value=lambda cosine: self.conjugate(self.critic(cosine)),
             derivative=lambda cosine: self.cosine_slope * self.conjugate_derivative(self.critic(cosine)),
             parameters=self.parameters,
+            device=f"{DEVICE_CODE}:{self.name}_cosine",
         )
 
 

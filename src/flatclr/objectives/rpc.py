@@ -21,7 +21,13 @@ def rpc_positive(score: Tensor, *, b: float) -> Tensor:
 
 def rpc_negative(*, a: float, g: float) -> Phi:
     """What a negative pair takes from J: a f + (g/2) f^2."""
-    return Phi("rpc", value=lambda f: a * f + (g / 2) * f.square(), derivative=lambda f: a + g * f, parameters=(a, g))
+    return Phi(
+        "rpc",
+        value=lambda f: a * f + (g / 2) * f.square(),
+        derivative=lambda f: a + g * f,
+        parameters=(a, g),
+        device="flatclr.objectives.device.rpc:rpc",
+    )
 
 
 def rpc(pairs: PairSet, inverse_temperature: float | Tensor, *, a: float, b: float, g: float) -> Tensor:

@@ -9,6 +9,7 @@ Shape suffixes: R rows, C columns, d features, Q quantities.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,11 +49,6 @@ CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
 MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided block once
 FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor cores
-KNOWN_PHIS = {
-    "rpc",
-    *(f"{f}_gaussian" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
-    *(f"{f}_cosine" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
-}
 INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
@@ -148,16 +144,25 @@ def require_usable(embeddings: Tensor) -> None:
 
 
 def knows(phi: Phi) -> bool:
-    return phi.parameters is not None and phi.name in KNOWN_PHIS
+    """Whether it has device code."""
+    return phi.device is not None
 
 
 def require_known(phi: Phi) -> None:
-    """Refuse a function that no kernel computes."""
+    """Refuse a function without device code."""
     if not knows(phi):
         raise ValueError(
-            f"phi must be one of {', '.join(sorted(KNOWN_PHIS))} for backend='triton', got {phi.name!r}; "
-            "use backend='torch', which calls its functions."
+            f"phi must have device code for backend='triton', got {phi.name!r} without; pass Phi(..., device=), or use "
+            "backend='torch', which calls its functions."
         )
+
+
+def device_code(phi: Phi) -> Any:
+    """The Triton function of a phi; one named "module:function" is imported when it is first asked for."""
+    if not isinstance(phi.device, str):
+        return phi.device
+    module, _, function = phi.device.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
@@ -594,7 +599,7 @@ def _parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
     return {
         "FIRST_IS_TENSOR": isinstance(first, Tensor),
         "SECOND_IS_TENSOR": isinstance(second, Tensor),
-        "PHI": "" if phi is None else phi.name,
+        "PHI": None if phi is None else device_code(phi),
     }
 
 
