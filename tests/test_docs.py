@@ -9,7 +9,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))  # their examples run as doctests of the code
+LINKED = [*PAGES, *REFERENCE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

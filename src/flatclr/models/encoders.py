@@ -320,6 +320,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "cnn": SmallCNN,
     "mlp": MLP,
 }
+"""Architectures by the name that `build_encoder` takes, besides `timm:NAME` and `torchvision:NAME`."""
 
 
 class AdaptedEncoder(Encoder):

@@ -164,6 +164,8 @@ class Objective(nn.Module):
 
 
 OBJECTIVES: dict[str, type[Objective]] = {}
+"""Every registered objective by the name that configs and `flatclr train --objective` call it."""
+
 ObjectiveT = TypeVar("ObjectiveT", bound=type[Objective])
 
 
