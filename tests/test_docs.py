@@ -1,11 +1,15 @@
 """The pages as a reader uses them: their code runs, their links lead somewhere, the first of them is short."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
+
+from flatclr.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,7 +53,7 @@ def relative_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if any(python_blocks(page))], ids=name)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), patch.dict(OBJECTIVES):  # a page may register one
         torch.manual_seed(0)
         run_page(page)
 
@@ -90,6 +94,22 @@ def test_every_erratum_names_tests_that_exist():
     )
 
     assert sorted(named) == sorted(defined)
+
+
+@pytest.mark.parametrize("container", ["flatclr", "flatclr.contrast"])
+def test_the_layers_of_contributing_are_those_that_are_enforced(container: str):
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (enforced,) = [contract["layers"] for contract in contracts if contract["containers"] == [container]]
+    drawn = [
+        block[2]
+        for block in FENCED.finditer((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+        if block[1] == "text"
+    ]
+    layers = [[re.split(r"  +", line)[0] for line in block.splitlines()] for block in drawn]
+
+    assert [layer for layer in enforced if layer != "__main__" and "(" not in layer] in layers
 
 
 def test_readme_is_read_in_minutes():
