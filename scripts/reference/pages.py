@@ -129,7 +129,7 @@ def _index(found: list[Entry]) -> str:
     about = {
         "settings": "every field of `TrainConfig`, and the recipes",
         "command-line": "every command and option of `flatclr`",
-        **{page: " and ".join(f"`{name}`" for name in modules) for page, modules in PAGES.items()},
+        **{page: ", ".join(f"`{name}`" for name in modules) for page, modules in PAGES.items()},
     }
     rows = [[f"[{title}]({page}.md)", about[page]] for page, title in TITLES.items()]
     names = sorted(found, key=lambda entry: (entry.path.lower(), entry.path))

@@ -73,7 +73,7 @@ def objectives() -> str:
             code(objective.traits.temperature) or "none",
             code(objective.traits.pairing),
             "yes" if objective.traits.bounded_scores else "no",
-            "yes" if objective.traits.accepts_control else "no",
+            "yes" if objective.traits.accepts_control and objective.traits.temperature is not None else "no",
         ]
         for name, objective in OBJECTIVES.items()
     ]
