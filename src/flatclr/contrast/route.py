@@ -18,7 +18,7 @@ from torch import Tensor
 from flatclr.contrast import dense
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import fused_kernels_run, kernels_of
+from flatclr.contrast.kernels import TRITON_MODULES, fused_kernels_run, kernels_of
 from flatclr.contrast.numerics import dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
@@ -154,20 +154,21 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
 def _asked(route: str, backend: str) -> str:
     """What route and backend ask for together."""
     if backend == "triton" and route in ("dense", "streamed"):
-        raise ValueError(f"route must be 'fused' with backend='triton', got {route!r}; leave one of them out.")
-    if backend == "torch" and route == "fused":
-        raise ValueError("backend must be 'triton' with route='fused', got 'torch'; leave one of them out.")
-    return "fused" if backend == "triton" else route
+        raise ValueError(f"route must be 'fused' or 'strips' with backend='triton', got {route!r}; leave one out.")
+    if backend == "torch" and route in TRITON_MODULES:
+        raise ValueError(f"backend must be 'triton' with route={route!r}, got 'torch'; leave one of them out.")
+    return "fused" if backend == "triton" and route == "auto" else route
 
 
 def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:
-    if route == "fused" and not plain:
+    if route not in TRITON_MODULES:
+        return
+    if not plain:
         raise ValueError(
-            "route='fused' (backend='triton') must be asked of two views at one temperature without labels, ids, hard "
-            "negatives or a margin, got more; use route='streamed'."
+            f"route={route!r} (backend='triton') must be asked of two views at one temperature without labels, ids, "
+            "hard negatives or a margin, got more; use route='streamed'."
         )
-    if route == "fused":
-        kernels = kernels_of(route)
-        kernels.require_usable(batch.views[0])
-        if phi is not None:
-            kernels.require_known(phi)
+    kernels = kernels_of(route)
+    kernels.require_usable(batch.views[0])
+    if phi is not None:
+        kernels.require_known(phi)
