@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import flatclr
 from flatclr import Phi
 from flatclr.contrast import dense, relation, route
 from flatclr.contrast.kernels import tiled_torch
 from tests.support import oracles
-from tests.support.harness import PAIRINGS, Batch
+from tests.support.harness import Batch, every_pairing
+from tests.support.memory import LargestTensor
 
-every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
 CUBE = Phi("cube", value=lambda s: s**3, derivative=lambda s: 3 * s**2)
 
 
@@ -120,19 +118,6 @@ def test_the_size_of_a_tile_changes_nothing(pairing: str, edge: int, monkeypatch
     again, gradients_again = weighted_stats(batch, beta)
     torch.testing.assert_close(again, total, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients_again, gradients, rtol=1e-11, atol=1e-11)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the largest tensor any operation makes, forward and backward."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                self.elements = max(self.elements, leaf.untyped_storage().nbytes() // leaf.element_size())
-        return out
 
 
 @every_pairing

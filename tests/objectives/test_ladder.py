@@ -1,30 +1,18 @@
 """The ladder: oracle, gradient, shapes, precision, layout, for every objective."""
 
-import math
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import flatclr
-from flatclr.objectives.nce import flat_nce, info_nce
 from tests.support import oracles
-from tests.support.harness import CASES, PAIRINGS, Batch, Case
+from tests.support.harness import CASES, Batch, Case, every_case, every_pairing, loss_and_gradients
 
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
 SOURCES = {"batch": {}, "batch_and_queue": {"queue": 3}, "queue_only": {"queue": 3, "in_batch": False}}
 every_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-
-
-def loss_and_gradients(case: Case, batch: Batch, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    z_a, z_b, queue = batch.tensors(dtype)
-    loss = case.objective(batch)(z_a, z_b, negatives=queue)
-    g_a, g_b = torch.autograd.grad(loss, (z_a, z_b))
-    return loss.detach(), g_a, g_b
 
 
 @every_case
@@ -187,106 +175,6 @@ def test_loss_scaling_scales_the_gradient(case: Case) -> None:
     torch.testing.assert_close(scaled, 1024 * g_a)
 
 
-@every_pairing
-def test_flat_nce_gradient_equals_the_importance_weighted_form(pairing: str) -> None:
-    batch = Batch.random(6, 4, pairing=pairing, queue=3)
-    unit = Batch(oracles.normalized(batch.z_a), oracles.normalized(batch.z_b), batch.queue, pairing)
-    z_a, z_b, queue = unit.tensors()
-    loss = flatclr.FlatNCE(0.2, pairing=pairing)(z_a, z_b, negatives=queue)
-    got = torch.autograd.grad(loss, (z_a, z_b))
-    for gradient, want, z in zip(
-        got, oracles.flat_nce_gradient(unit.z_a, unit.z_b, 5.0, pairing, unit.queue), (unit.z_a, unit.z_b), strict=True
-    ):
-        tangent = want - z * (z * want).sum(1, keepdims=True)  # the part along the sphere
-        np.testing.assert_allclose(gradient.numpy(), tangent, rtol=1e-10, atol=1e-12)
-
-
-def test_flat_nce_weights_do_not_depend_on_the_positive() -> None:
-    scores = torch.randn(4, 9, dtype=torch.float64)
-    for shift in (0.0, 50.0):
-        moved = (scores + shift * torch.eye(4, 9)).requires_grad_()
-        (gradient,) = torch.autograd.grad(flat_nce(flatclr.stats_from_scores(moved)).sum(), moved)
-        negatives = scores.clone().fill_diagonal_(-torch.inf).softmax(1)
-        torch.testing.assert_close(gradient, negatives - torch.eye(4, 9))
-
-
-def test_info_nce_starves_when_the_positive_wins_and_flat_nce_does_not() -> None:
-    scores = (30 * torch.eye(4, 8, dtype=torch.float64)).requires_grad_()
-    stats = flatclr.stats_from_scores(scores)
-    (starved,) = torch.autograd.grad(info_nce(stats).mean(), scores, retain_graph=True)
-    (fed,) = torch.autograd.grad(flat_nce(stats).mean(), scores)
-    assert starved.norm() < 1e-11
-    assert fed.norm() > 0.5
-
-
-@every_pairing
-@pytest.mark.usefixtures("way")
-def test_learned_temperature_gets_the_gradient_of_the_oracle(pairing: str) -> None:
-    batch = Batch.random(4, 3, pairing=pairing, queue=2)
-    z_a, z_b, queue = batch.tensors()
-    for objective, oracle in (
-        (flatclr.InfoNCE, oracles.info_nce),
-        (flatclr.DV, oracles.dv_loss),
-        (flatclr.NWJ, oracles.nwj_loss),
-    ):
-        module = objective(0.5, learn_temperature=True, pairing=pairing).double()
-        for negatives, queue_rows in ((queue, batch.queue), (None, None)):
-            (parameter,) = module.parameters()
-            (got,) = torch.autograd.grad(module(z_a, z_b, negatives=negatives), parameter)
-            with_queue = Batch(batch.z_a, batch.z_b, queue_rows, pairing)
-            (want,) = oracles.finite_difference_gradient(
-                lambda log_beta, b=with_queue, f=oracle: float(np.mean(f(b.rows(math.exp(log_beta[0]))))),
-                np.array([math.log(2.0)]),
-            )
-            assert got.item() == pytest.approx(want[0], rel=1e-6)
-
-
-def test_learned_temperature_learns() -> None:
-    torch.manual_seed(1)
-    z = torch.randn(64, 8)
-    objective = flatclr.InfoNCE(1.0, learn_temperature=True)
-    optimizer = torch.optim.Adam(objective.parameters(), lr=0.1)
-    before = objective(z, z + 0.1 * torch.randn(64, 8)).item()
-    for _ in range(50):
-        optimizer.zero_grad()
-        loss = objective(z, z + 0.1 * torch.randn(64, 8))
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < before / 2
-    assert objective.scale().item() > 2
-
-
-def test_holder_gamma_one_is_flat_nce() -> None:
-    batch = Batch.random(6, 4)
-    cases = {case.name: case for case in CASES}
-    for got, want in zip(
-        loss_and_gradients(cases["holder_1"], batch), loss_and_gradients(cases["flat_nce"], batch), strict=True
-    ):
-        torch.testing.assert_close(got, want)
-
-
-def test_holder_limits_are_approached_by_large_and_small_gamma() -> None:
-    batch = Batch.random(6, 4)
-    z_a, z_b, _ = batch.tensors()
-
-    def gradient(gamma: float) -> Tensor:
-        return torch.autograd.grad(flatclr.HolderFlatNCE(0.3, gamma=gamma)(z_a, z_b), z_a)[0]
-
-    for near, limit in ((1e-6, 0.0), (2000.0, math.inf), (-2000.0, -math.inf)):
-        torch.testing.assert_close(gradient(near), gradient(limit), rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", [flatclr.InfoNCE, flatclr.FlatNCE, flatclr.HolderFlatNCE])
-def test_all_negatives_drawn_is_the_same_as_no_draw(kind: type[flatclr.Objective]) -> None:
-    batch = Batch.random(5, 3, queue=4)
-    z_a, z_b, queue = batch.tensors()
-    full = kind(0.3)(z_a, z_b, negatives=queue)
-    drawn = kind(0.3, negatives_per_anchor=12)(z_a, z_b, negatives=queue)
-    torch.testing.assert_close(drawn, full)
-    for got, want in zip(torch.autograd.grad(drawn, (z_a, z_b)), torch.autograd.grad(full, (z_a, z_b)), strict=True):
-        torch.testing.assert_close(got, want)
-
-
 @every_case
 @pytest.mark.parametrize("in_batch", [True, False])
 def test_drawn_negatives_reach_every_objective(case: Case, in_batch: bool) -> None:
@@ -296,28 +184,6 @@ def test_drawn_negatives_reach_every_objective(case: Case, in_batch: bool) -> No
     full = case.objective(batch)(z_a, z_b, negatives=queue)
     drawn = case.objective(batch, negatives_per_anchor=everything)(z_a, z_b, negatives=queue)
     torch.testing.assert_close(drawn, full)
-
-
-@every_pairing
-def test_k_negative_loss_averages_to_the_exhaustive_mean_over_subsets(pairing: str) -> None:
-    """With k = 1 the expected loss is the mean over single negatives of log(1 + exp(s - p))."""
-    batch = Batch.random(4, 3, pairing=pairing, queue=2)
-    z_a, z_b, queue = batch.tensors()
-    generator = torch.Generator().manual_seed(5)
-    objective = flatclr.InfoNCE(0.5, negatives_per_anchor=1, generator=generator, pairing=pairing)
-    draws = torch.stack([objective(z_a, z_b, negatives=queue) for _ in range(3000)]).detach()
-    expected = np.mean([np.log1p(np.exp(row.negatives - row.positive)).mean() for row in batch.rows(2.0)])
-    standard_error = draws.std() / math.sqrt(len(draws))
-    assert abs(draws.mean() - expected) < 4 * standard_error
-
-
-def test_a_seeded_generator_repeats_its_draw() -> None:
-    z_a, z_b, _ = Batch.random(8, 3).tensors()
-    losses = [
-        flatclr.InfoNCE(negatives_per_anchor=3, generator=torch.Generator().manual_seed(s))(z_a, z_b).item()
-        for s in (1, 1, 2)
-    ]
-    assert losses[0] == losses[1] != losses[2]
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracer
@@ -335,24 +201,6 @@ def test_torch_compile_gives_the_same_loss_and_gradient(name: str) -> None:
         torch.testing.assert_close(got, want)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("queue", [0, 6])
-def test_a_compiled_controlled_step_uses_the_beta_of_its_forward(queue: int) -> None:
-    """The controller changes beta before backward; a compiler that copies it again would use the next one."""
-    batch = Batch.random(5, 4, queue=queue)
-
-    def gradient(compiled: bool) -> tuple[Tensor, Tensor]:
-        torch._dynamo.reset()
-        objective = flatclr.FlatNCE(flatclr.EssControl(target=0.4, rate=0.5)).double()
-        z_a, z_b, rows = batch.tensors()
-        call = torch.compile(objective, backend="aot_eager") if compiled else objective
-        (g,) = torch.autograd.grad(call(z_a, z_b, negatives=rows), z_a)
-        return g, objective.scale.control.inverse_temperature
-
-    for got, want in zip(gradient(compiled=True), gradient(compiled=False), strict=True):
-        torch.testing.assert_close(got, want)
-
-
 @every_case
 def test_objectives_can_be_pickled_and_copied(case: Case) -> None:
     if case.name == "flo_module":  # its u is a class of the tests
@@ -362,14 +210,6 @@ def test_objectives_can_be_pickled_and_copied(case: Case) -> None:
     objective = case.objective(batch)
     again = pickle.loads(pickle.dumps(objective))
     torch.testing.assert_close(again(z_a, z_b), objective(z_a, z_b))
-
-
-@pytest.mark.parametrize("gamma", [1e-300, 1e-13, 1e13, 1e300, -1e300])
-def test_every_order_of_the_holder_mean_is_finite_in_float32(gamma: float) -> None:
-    z_a, z_b, _ = Batch.random(5, 4).tensors(torch.float32)
-    loss = flatclr.HolderFlatNCE(0.1, gamma=gamma)(z_a, z_b)
-    assert loss.isfinite()
-    assert torch.autograd.grad(loss, z_a)[0].isfinite().all()
 
 
 @every_case

@@ -14,12 +14,11 @@ import flatclr
 from flatclr.distributed import Ranks
 from flatclr.objectives.nce import flat_nce, info_nce
 from flatclr.objectives.variational import dv, flo, nwj
-from tests.support.harness import CASES, PAIRINGS, Batch, Case
+from tests.support.harness import CASES, PAIRINGS, Batch, Case, every_case
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(2, 9)
 SYMMETRIC = [case for case in CASES if case.name not in ("flo_module",)]
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def loss_of(case: Case, batch: Batch, order: Tensor | None = None, swap: bool = False) -> tuple[Tensor, Tensor]:

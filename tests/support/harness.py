@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -217,3 +218,12 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
+
+
+def loss_and_gradients(case: Case, batch: Batch, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    z_a, z_b, queue = batch.tensors(dtype)
+    loss = case.objective(batch)(z_a, z_b, negatives=queue)
+    g_a, g_b = torch.autograd.grad(loss, (z_a, z_b))
+    return loss.detach(), g_a, g_b

@@ -30,7 +30,7 @@ from flatclr.training.recorder import Recorder
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import Stepper, batches_from, captured, choose_step
 from flatclr.training.trainer import Own, fit, train, train_with
-from tests.data.test_streaming import write_pngs
+from tests.support.images import write_pngs
 from tests.support.training_worker import config, network_of
 
 

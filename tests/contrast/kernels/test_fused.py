@@ -16,9 +16,9 @@ from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.reductions import Block, LogSumExp, LogSumExpSums, Side
 from flatclr.contrast.relation import same_sample_pairs
 from flatclr.distributed import Ranks
-from tests.contrast.test_stats import LargestTensor
 from tests.support import oracles
-from tests.support.harness import CASES, PAIRINGS, Batch, Case
+from tests.support.harness import CASES, PAIRINGS, Batch, Case, every_pairing
+from tests.support.memory import LargestTensor
 
 pytest.importorskip("triton")
 
@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered in exp2"),  # of pairs that do not count,
     pytest.mark.filterwarnings("ignore:invalid value encountered in multiply"),  # times a weight of 0
 ]
-every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
 
 
 @pytest.fixture(autouse=True)

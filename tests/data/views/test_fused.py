@@ -13,7 +13,7 @@ from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_vie
 from flatclr.distributed import Ranks
 from flatclr.models.encoders import ENCODERS, build_encoder
 from flatclr.training.inputs import ImageViews
-from tests.data.views.test_operations import photo
+from tests.support.views import photo
 
 pytest.importorskip("triton")
 from flatclr.data.views import fused as kernels

@@ -1,4 +1,4 @@
-"""Each gauge against its definition and a case with a known answer."""
+"""Gauges of geometry, each against its definition and a case with a known answer."""
 
 import itertools
 import math
@@ -11,19 +11,6 @@ from scipy import special
 import flatclr
 from flatclr import diagnostics
 from tests.support import oracles
-
-
-def test_effective_sample_size_of_given_weights() -> None:
-    weights = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
-    expected = 1 / (3 * (0.25 + 2 * 0.0625))
-    assert diagnostics.effective_sample_size(weights.log()).item() == pytest.approx(expected)
-
-
-def test_saturation_is_bound_over_ceiling() -> None:
-    stats = flatclr.stats_from_scores(torch.randn(5, 9, dtype=torch.float64))
-    assert diagnostics.saturation(stats).item() == pytest.approx(
-        (math.log(9) - stats.info_nce.mean().item()) / math.log(9)
-    )
 
 
 def uniform_value_on_sphere(dimension: int, t: float = 2.0) -> float:
@@ -137,37 +124,3 @@ def test_labels_that_are_not_class_numbers_are_refused() -> None:
         diagnostics.simplex_etf_distance(torch.eye(2), torch.arange(3))
     with pytest.raises(ValueError, match="at least 2 classes, got 1"):
         diagnostics.simplex_etf_distance(torch.eye(2), torch.zeros(2, dtype=torch.long))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_gradient_snr_is_the_mean_over_the_spread_around_it(dtype: torch.dtype) -> None:
-    gradients = [torch.randn(3, 2).add(0.5).to(dtype) for _ in range(5)]
-    rows = np.stack([gradient.double().numpy().ravel() for gradient in gradients])
-    mean = rows.mean(0)
-    noise = math.sqrt(np.mean([np.sum((row - mean) ** 2) for row in rows]))
-    expected = float(np.linalg.norm(mean)) / noise
-    assert diagnostics.gradient_snr(iter(gradients)) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("batches", [2, 8])
-def test_noise_alone_reads_the_floor_of_gradient_snr(batches: int) -> None:
-    drawn = [diagnostics.gradient_snr(torch.randn(batches, 4000)) for _ in range(30)]
-    assert np.mean([value for value in drawn if value is not None]) == pytest.approx(
-        diagnostics.gradient_snr_floor(batches), rel=0.02
-    )
-
-
-def test_gradients_without_spread_or_that_are_not_finite_have_no_ratio() -> None:
-    assert diagnostics.gradient_snr([torch.ones(3), torch.ones(3)]) is None
-    assert diagnostics.gradient_snr([torch.ones(3), torch.full((3,), torch.nan)]) is None
-
-
-def test_gradients_that_cannot_be_compared_are_refused() -> None:
-    with pytest.raises(ValueError, match="from at least 2 batches, got 1; draw more"):
-        diagnostics.gradient_snr([torch.ones(3)])
-    with pytest.raises(ValueError, match=r"must have one shape, got \[\(2,\), \(3,\)\]; take the same weights"):
-        diagnostics.gradient_snr([torch.ones(3), torch.ones(2)])
-    with pytest.raises(TypeError, match="gradients must be tensors, got tuple; flatten and concatenate"):
-        diagnostics.gradient_snr([(torch.ones(3),), (torch.ones(3),)])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="batches must be a whole number >= 2, got 1; noise shows"):
-        diagnostics.gradient_snr_floor(1)
