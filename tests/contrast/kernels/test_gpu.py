@@ -171,13 +171,13 @@ def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "dtype", "expected"),
-    [(2048, torch.bfloat16, "triton"), (256, torch.bfloat16, "torch"), (2048, torch.float32, "torch")],
+    [(2048, torch.bfloat16, "fused"), (256, torch.bfloat16, "dense"), (2048, torch.float32, "streamed")],
 )
 def test_auto_takes_the_fused_kernels_for_large_half_precision_batches(
     rows: int, dtype: torch.dtype, expected: str
 ) -> None:
     z_a, z_b = (torch.randn(rows, 16, device="cuda", dtype=dtype) for _ in range(2))
-    assert flatclr.PairSet.of(z_a, z_b).layout.backend == expected
+    assert flatclr.contrast_stats(z_a, z_b, inverse_temperature=5.0).route == expected
 
 
 def test_auto_falls_back_for_a_phi_no_kernel_knows() -> None:
