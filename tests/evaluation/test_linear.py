@@ -151,3 +151,12 @@ def test_the_probe_takes_under_three_seconds_on_a_gpu_and_agrees_with_the_cpu() 
     ours = probe.classifier.logits(x_test.cuda()).argmax(1).cpu()
     difference = (ours == y_test).double().mean() - (theirs == y_test).double().mean()
     assert abs(difference.item()) <= 0.002
+
+
+def test_constant_features_are_only_centred_at_real_size() -> None:
+    rows = torch.randn(50_000, 2, generator=torch.Generator().manual_seed(0))
+    rows[:, 1] = 7.3
+    scaling = Scaling.of(rows)
+    assert scaling.mean_d[1] == rows[0, 1]
+    assert scaling.deviation_d[1] == 1
+    assert fit_linear(rows, (rows[:, 0] > 0).long(), classes=2, l2=0.01).logits(rows).isfinite().all()

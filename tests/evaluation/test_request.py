@@ -17,7 +17,7 @@ import flatclr
 from flatclr.cli.eval import eval_command
 from flatclr.evaluation.request import EvaluationRequest
 from flatclr.evaluation.results import Row
-from tests.evaluation.test_evaluate import flatclr_eval, pictures, small_data, small_encoder
+from tests.support.evaluation import flatclr_eval, pictures, small_data, small_encoder
 from tests.support.training_worker import config
 
 

@@ -14,7 +14,7 @@ import flatclr
 from flatclr import evaluation, models
 from flatclr.data.views import apply_views, draw_views, no_augmentation
 from flatclr.models.heads import head_from_state
-from tests.evaluation.test_evaluate import small_data
+from tests.support.evaluation import small_data
 from tests.support.training_worker import config
 
 
