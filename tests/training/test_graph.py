@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
-from flatclr.cli import train as cli_train
-from flatclr.cli.main import app
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.training import graph as graph_module
@@ -203,23 +200,6 @@ def test_why_a_step_is_not_captured_is_told_before_it_is_taken(tmp_path: Path) -
     fit(recorder, make_step=slow)
     assert heard[1] == Warned(step=0, message="steps are slow.")
     assert [event.kind for event in heard] == ["start", "warning", "log", "log", "evaluation"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "graph"), [([], None), (["--graph"], True), (["--no-graph"], False)], ids=["", "graph", "no-graph"]
-)
-def test_the_command_line_asks_for_a_graph_or_for_none(
-    flags: list[str], graph: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[TrainConfig] = []
-
-    def stop(given: TrainConfig, **_: Any) -> None:
-        asked.append(given)
-        raise TrainingStoppedError("seen enough.")
-
-    monkeypatch.setattr(cli_train, "train", stop)
-    CliRunner().invoke(app, ["train", *flags])
-    assert [given.graph for given in asked] == [graph]
 
 
 def pretend_a_graph_fails(parts: Parts, error: Exception) -> Stepper:
