@@ -10,8 +10,9 @@ from torch import Tensor
 
 import flatclr
 from flatclr import Phi
-from flatclr.contrast import dense, relation, route
+from flatclr.contrast import dense, relation
 from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.route import LARGEST_DENSE
 from tests.support import oracles
 from tests.support.harness import Batch, every_pairing
 from tests.support.memory import LargestTensor
@@ -46,12 +47,13 @@ def test_stats_fields_agree_with_the_oracle() -> None:
 
 @every_pairing
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("queue", [0, 2])
-def test_per_anchor_upstream_gradients_equal_finite_differences(pairing: str, normalize: bool, queue: int) -> None:
+def test_per_anchor_upstream_gradients_equal_finite_differences(
+    pairing: str, normalize: bool, queue: int, route: str
+) -> None:
     batch = Batch.random(3, 2, pairing=pairing, queue=queue)
     beta = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
-    _, (g_a, g_b, g_beta) = weighted_stats(batch, beta, normalize=normalize)
+    _, (g_a, g_b, g_beta) = weighted_stats(batch, beta, normalize=normalize, route=route)
 
     def total(z_a: oracles.Array, z_b: oracles.Array, beta: oracles.Array) -> float:
         rows = Batch(z_a, z_b, batch.queue, pairing).rows(float(beta[0]), normalize=normalize)
@@ -66,13 +68,14 @@ def test_per_anchor_upstream_gradients_equal_finite_differences(pairing: str, no
 
 @every_pairing
 @pytest.mark.parametrize("source", [{}, {"queue": 4}, {"queue": 4, "in_batch": False}], ids=["batch", "both", "queue"])
-@pytest.mark.usefixtures("way")
-def test_pairwise_mean_and_its_gradients_agree_with_the_oracle(pairing: str, source: dict[str, Any]) -> None:
+def test_pairwise_mean_and_its_gradients_agree_with_the_oracle(
+    pairing: str, source: dict[str, Any], route: str
+) -> None:
     batch = Batch.random(4, 2, pairing=pairing, **source)
     z_a, z_b, queue = batch.tensors()
     beta = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     means = flatclr.pairwise_mean(
-        z_a, z_b, phi=CUBE, inverse_temperature=beta, negatives=queue, normalize=False, **batch.options()
+        z_a, z_b, phi=CUBE, inverse_temperature=beta, negatives=queue, normalize=False, route=route, **batch.options()
     )
     weights = torch.linspace(-1, 2, len(means), dtype=torch.float64)
     gradients = torch.autograd.grad(weights @ means, (z_a, z_b, beta))
@@ -96,14 +99,13 @@ CONSTANTS = {
 }
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("derivative", CONSTANTS.values(), ids=CONSTANTS)
-def test_a_constant_derivative_may_come_in_any_form(derivative: Any) -> None:
+def test_a_constant_derivative_may_come_in_any_form(derivative: Any, route: str) -> None:
     z_a, z_b, _ = Batch.random(4, 3).tensors()
     line = Phi("line", value=lambda s: 3 * s, derivative=derivative)
-    (got,) = torch.autograd.grad(flatclr.pairwise_mean(z_a, z_b, phi=line).sum(), z_a)
+    (got,) = torch.autograd.grad(flatclr.pairwise_mean(z_a, z_b, phi=line, route=route).sum(), z_a)
     full = Phi("line", value=lambda s: 3 * s, derivative=lambda s: torch.full_like(s, 3.0))
-    (want,) = torch.autograd.grad(flatclr.pairwise_mean(z_a, z_b, phi=full).sum(), z_a)
+    (want,) = torch.autograd.grad(flatclr.pairwise_mean(z_a, z_b, phi=full, route=route).sum(), z_a)
     torch.testing.assert_close(got, want)
     assert want.norm() > 0
 
@@ -124,7 +126,6 @@ def test_the_size_of_a_tile_changes_nothing(pairing: str, edge: int, monkeypatch
 @pytest.mark.parametrize("draw", [None, 8])
 def test_no_operation_makes_a_score_matrix(pairing: str, draw: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 128)
-    monkeypatch.setattr(route, "LARGEST_DENSE", 128 * 128)
     n, d = 1024, 8
     z_a, z_b = (torch.randn(n, d, requires_grad=True) for _ in range(2))
     queue = torch.randn(n, d)
@@ -132,7 +133,13 @@ def test_no_operation_makes_a_score_matrix(pairing: str, draw: int | None, monke
         monkeypatch.setattr(relation, "ENTRIES_AT_ONCE", 128 * 128)
     with LargestTensor() as largest:
         stats = flatclr.contrast_stats(
-            z_a, z_b, inverse_temperature=5.0, pairing=pairing, negatives=queue, negatives_per_anchor=draw
+            z_a,
+            z_b,
+            inverse_temperature=5.0,
+            pairing=pairing,
+            negatives=queue,
+            negatives_per_anchor=draw,
+            route="streamed",
         )
         stats.info_nce.mean().backward()
     biggest_input = 3 * n * d  # both views and the queue
@@ -148,29 +155,27 @@ def test_a_kept_tile_is_never_larger_than_its_limit(monkeypatch: pytest.MonkeyPa
         raise AssertionError("kept")
 
     monkeypatch.setattr(dense, "logsumexp_kept", refuse)
-    n = math.isqrt(route.LARGEST_DENSE) // 2
+    n = math.isqrt(LARGEST_DENSE) // 2
     with pytest.raises(AssertionError, match="kept"):
         flatclr.contrast_stats(torch.randn(n, 4), torch.randn(n, 4), inverse_temperature=1.0)
     flatclr.contrast_stats(torch.randn(n + 2, 4), torch.randn(n + 2, 4), inverse_temperature=1.0)
     assert called == [n]
 
 
-@pytest.mark.usefixtures("way")
-def test_sums_of_many_small_terms_keep_float32_accuracy() -> None:
+def test_sums_of_many_small_terms_keep_float32_accuracy(route: str) -> None:
     """A running sum in bfloat16 would stop growing long before three hundred terms."""
     z = torch.nn.functional.normalize(torch.randn(150, 4).double(), dim=1)
-    exact = flatclr.contrast_stats(z, z, inverse_temperature=0.01)
-    low = flatclr.contrast_stats(z.bfloat16(), z.bfloat16(), inverse_temperature=0.01)
+    exact = flatclr.contrast_stats(z, z, inverse_temperature=0.01, route=route)
+    low = flatclr.contrast_stats(z.bfloat16(), z.bfloat16(), inverse_temperature=0.01, route=route)
     assert low.negative_logsumexp.dtype == torch.float32
     torch.testing.assert_close(low.negative_logsumexp.double(), exact.negative_logsumexp, rtol=2e-5, atol=0)
 
 
-@pytest.mark.usefixtures("way")
-def test_autocast_does_not_lower_the_precision_of_the_sums() -> None:
+def test_autocast_does_not_lower_the_precision_of_the_sums(route: str) -> None:
     z_a, z_b = torch.randn(2, 8, 16).unbind()
-    plain = flatclr.contrast_stats(z_a, z_b, inverse_temperature=20.0)
+    plain = flatclr.contrast_stats(z_a, z_b, inverse_temperature=20.0, route=route)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = flatclr.contrast_stats(z_a, z_b, inverse_temperature=20.0)
+        cast = flatclr.contrast_stats(z_a, z_b, inverse_temperature=20.0, route=route)
         drawn = flatclr.contrast_stats(z_a, z_b, inverse_temperature=20.0, negatives_per_anchor=14)
     torch.testing.assert_close(cast.negative_logsumexp, plain.negative_logsumexp, rtol=0, atol=0)
     torch.testing.assert_close(drawn.negative_logsumexp, plain.negative_logsumexp)
@@ -222,11 +227,10 @@ def test_gauges_alone_cost_no_graph() -> None:
         assert flatclr.FlatNCE()(z, z).isfinite()
 
 
-@pytest.mark.usefixtures("way")
-def test_a_beta_changed_before_backward_is_noticed() -> None:
+def test_a_beta_changed_before_backward_is_noticed(route: str) -> None:
     z = torch.randn(4, 3, requires_grad=True)
     beta = torch.tensor(2.0)
-    stats = flatclr.contrast_stats(z, z, inverse_temperature=beta)
+    stats = flatclr.contrast_stats(z, z, inverse_temperature=beta, route=route)
     beta.mul_(5)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         stats.info_nce.mean().backward()

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import flatclr
 from flatclr import EssControl
+from flatclr.contrast.kernels import tiled_torch
 from tests.support.cuda import captured, gradients, needs_cuda, on_device
 from tests.support.harness import Batch, Case, every_case
 
@@ -14,27 +15,23 @@ pytestmark = needs_cuda
 
 @every_case
 @pytest.mark.parametrize("pairs", [5, 700])
-@pytest.mark.usefixtures("way")
-def test_cuda_gives_the_numbers_of_the_cpu(case: Case, pairs: int, request: pytest.FixtureRequest) -> None:
-    if pairs > 100 and "streamed" in request.node.name:
-        request.getfixturevalue("monkeypatch").setattr(
-            flatclr.contrast.kernels.tiled_torch, "tile_edge", lambda device: 512
-        )
+def test_cuda_gives_the_numbers_of_the_cpu(case: Case, pairs: int, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pairs > 100 and route == "streamed":
+        monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 512)
     batch = Batch.random(pairs, 16, pairing=case.pairing, queue=7)
     z_a, z_b, queue = batch.tensors()
-    expected = gradients(case.objective(batch), z_a, z_b, queue)
-    got = gradients(case.objective(batch).cuda(), *on_device(batch, torch.float64))
+    expected = gradients(case.objective(batch, route=route), z_a, z_b, queue)
+    got = gradients(case.objective(batch, route=route).cuda(), *on_device(batch, torch.float64))
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-9, atol=1e-11)
 
 
 @every_case
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.usefixtures("way")
-def test_no_step_waits_for_the_device(case: Case) -> None:
+def test_no_step_waits_for_the_device(case: Case, route: str) -> None:
     batch = Batch.random(6, 8, pairing=case.pairing)
     z_a, z_b, _ = on_device(batch, torch.float32)
-    objective = case.build(pairing=case.pairing).cuda()
+    objective = case.build(pairing=case.pairing, route=route).cuda()
     gradients(objective, z_a, z_b, None)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -43,14 +40,11 @@ def test_no_step_waits_for_the_device(case: Case) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("way_out", ["kept", "streamed"])
-def test_a_controlled_step_replays_inside_a_cuda_graph(way_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way_out == "streamed":
-        monkeypatch.setattr(flatclr.contrast.route, "LARGEST_DENSE", 0)
+def test_a_controlled_step_replays_inside_a_cuda_graph(route: str) -> None:
     torch.manual_seed(0)
     weight = torch.randn(16, 8, device="cuda", requires_grad=True)
     x = torch.randn(2, 12, 16, device="cuda")
-    objective = flatclr.FlatNCE(EssControl(target=0.3)).cuda()
+    objective = flatclr.FlatNCE(EssControl(target=0.3), route=route).cuda()
 
     def step() -> Tensor:
         loss = objective(x[0] @ weight, x[1] @ weight)

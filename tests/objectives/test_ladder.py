@@ -18,20 +18,20 @@ every_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @every_case
 @every_pairing
 @every_source
-@pytest.mark.usefixtures("way")
-def test_value_equals_the_float64_oracle(case: Case, pairing: str, source: dict[str, Any]) -> None:
+def test_value_equals_the_float64_oracle(case: Case, pairing: str, source: dict[str, Any], route: str) -> None:
     batch = Batch.random(4, 3, pairing=pairing, **source)
-    loss, *_ = loss_and_gradients(case, batch)
+    loss, *_ = loss_and_gradients(case, batch, route=route)
     assert loss.item() == pytest.approx(case.value(batch), rel=1e-11, abs=1e-11)
 
 
 @every_case
 @every_pairing
 @every_source
-@pytest.mark.usefixtures("way")
-def test_gradient_equals_finite_differences_of_the_potential(case: Case, pairing: str, source: dict[str, Any]) -> None:
+def test_gradient_equals_finite_differences_of_the_potential(
+    case: Case, pairing: str, source: dict[str, Any], route: str
+) -> None:
     batch = Batch.random(3, 2, pairing=pairing, seed=3, **source)
-    _, *gradients = loss_and_gradients(case, batch)
+    _, *gradients = loss_and_gradients(case, batch, route=route)
 
     def potential(z_a: oracles.Array, z_b: oracles.Array) -> float:
         return case.potential(Batch(z_a, z_b, batch.queue, batch.pairing, batch.in_batch))
@@ -46,10 +46,9 @@ SHAPES = [(pairs, d) for pairs in (2, 3) for d in (1, 3, 128)] + [(127, 3)]
 
 @every_case
 @pytest.mark.parametrize(("pairs", "d"), SHAPES)
-@pytest.mark.usefixtures("way")
-def test_odd_shapes_agree_with_the_oracle_in_value_and_slope(case: Case, pairs: int, d: int) -> None:
+def test_odd_shapes_agree_with_the_oracle_in_value_and_slope(case: Case, pairs: int, d: int, route: str) -> None:
     batch = Batch.random(pairs, d, pairing=case.pairing)
-    loss, *gradients = loss_and_gradients(case, batch)
+    loss, *gradients = loss_and_gradients(case, batch, route=route)
     assert loss.item() == pytest.approx(case.value(batch), rel=1e-10, abs=1e-10)
     if d == 1 and case.name != "rpc":  # on the sphere of one dimension nothing can move
         assert all(g.abs().max() < 1e-12 for g in gradients)
@@ -69,10 +68,9 @@ def test_odd_shapes_agree_with_the_oracle_in_value_and_slope(case: Case, pairs: 
 @pytest.mark.parametrize("d", [1, 128])
 def test_a_large_odd_batch_is_the_same_kept_and_streamed(case: Case, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch.random(127, d, pairing=case.pairing)
-    kept = loss_and_gradients(case, batch)
-    monkeypatch.setattr(flatclr.contrast.route, "LARGEST_DENSE", 0)
+    kept = loss_and_gradients(case, batch, route="dense")
     monkeypatch.setattr(flatclr.contrast.kernels.tiled_torch, "tile_edge", lambda device: 50)
-    for streamed, want in zip(loss_and_gradients(case, batch), kept, strict=True):
+    for streamed, want in zip(loss_and_gradients(case, batch, route="streamed"), kept, strict=True):
         torch.testing.assert_close(streamed, want, rtol=1e-9, atol=1e-11)
 
 
@@ -85,14 +83,13 @@ def test_a_single_pair_is_contrasted_with_the_queue(case: Case, pairing: str, d:
     assert loss.item() == pytest.approx(case.value(batch), rel=1e-11, abs=1e-11)
 
 
-with_and_without_queue = pytest.mark.parametrize("queue", [0, 4])  # only without one the tile is kept
+with_and_without_queue = pytest.mark.parametrize("queue", [0, 4])
 
 
 @every_case
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @with_and_without_queue
-@pytest.mark.usefixtures("way")
-def test_lower_precision_accumulates_in_float32(case: Case, dtype: torch.dtype, queue: int) -> None:
+def test_lower_precision_accumulates_in_float32(case: Case, dtype: torch.dtype, queue: int, route: str) -> None:
     exact = Batch.random(8, 16, pairing=case.pairing, queue=queue)
     z_a, z_b, rows = (
         None if z is None else torch.tensor(z).to(dtype).double().numpy() for z in (exact.z_a, exact.z_b, exact.queue)
@@ -100,8 +97,8 @@ def test_lower_precision_accumulates_in_float32(case: Case, dtype: torch.dtype, 
     assert z_a is not None
     assert z_b is not None
     batch = Batch(z_a, z_b, rows, pairing=case.pairing)
-    loss, *gradients = loss_and_gradients(case, batch, dtype)
-    _, *expected = loss_and_gradients(case, batch)
+    loss, *gradients = loss_and_gradients(case, batch, dtype, route=route)
+    _, *expected = loss_and_gradients(case, batch, route=route)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(case.value(batch), rel=2e-5, abs=2e-5)
     tolerance = 4 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-5
@@ -112,13 +109,12 @@ def test_lower_precision_accumulates_in_float32(case: Case, dtype: torch.dtype, 
 
 @every_case
 @with_and_without_queue
-@pytest.mark.usefixtures("way")
-def test_non_contiguous_embeddings_give_the_same_numbers(case: Case, queue: int) -> None:
+def test_non_contiguous_embeddings_give_the_same_numbers(case: Case, queue: int, route: str) -> None:
     batch = Batch.random(5, 4, pairing=case.pairing, queue=queue)
-    loss, g_a, g_b = loss_and_gradients(case, batch)
+    loss, g_a, g_b = loss_and_gradients(case, batch, route=route)
     z_a, z_b = (torch.tensor(z.repeat(2, axis=1).T, requires_grad=True) for z in (batch.z_a, batch.z_b))
     rows = None if batch.queue is None else torch.tensor(batch.queue.repeat(2, axis=0))[::2]
-    strided = case.objective(batch)(z_a[::2].T, z_b[::2].T, negatives=rows)
+    strided = case.objective(batch, route=route)(z_a[::2].T, z_b[::2].T, negatives=rows)
     s_a, s_b = torch.autograd.grad(strided, (z_a, z_b))
     torch.testing.assert_close(strided, loss, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(s_a[::2].T, g_a, rtol=1e-12, atol=1e-12)
@@ -126,13 +122,12 @@ def test_non_contiguous_embeddings_give_the_same_numbers(case: Case, queue: int)
 
 
 @every_case
-@pytest.mark.usefixtures("way")
-def test_the_queue_receives_its_gradient(case: Case) -> None:
+def test_the_queue_receives_its_gradient(case: Case, route: str) -> None:
     batch = Batch.random(3, 2, pairing=case.pairing, queue=3, seed=1)
     z_a, z_b, queue = batch.tensors()
     assert queue is not None
     queue.requires_grad_()
-    (got,) = torch.autograd.grad(case.objective(batch)(z_a, z_b, negatives=queue), queue)
+    (got,) = torch.autograd.grad(case.objective(batch, route=route)(z_a, z_b, negatives=queue), queue)
 
     def potential(q: oracles.Array) -> float:
         return case.potential(Batch(batch.z_a, batch.z_b, q, batch.pairing))
@@ -188,13 +183,12 @@ def test_drawn_negatives_reach_every_objective(case: Case, in_batch: bool) -> No
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracer
 @pytest.mark.parametrize("name", ["info_nce", "flat_nce", "holder_2", "fmicl_js", "flo"])
-@pytest.mark.usefixtures("way")
-def test_torch_compile_gives_the_same_loss_and_gradient(name: str) -> None:
+def test_torch_compile_gives_the_same_loss_and_gradient(name: str, route: str) -> None:
     case = {case.name: case for case in CASES}[name]
     batch = Batch.random(5, 4, pairing=case.pairing)
-    loss, g_a, g_b = loss_and_gradients(case, batch)
+    loss, g_a, g_b = loss_and_gradients(case, batch, route=route)
     z_a, z_b, _ = batch.tensors()
-    compiled = torch.compile(case.objective(batch), backend="aot_eager")
+    compiled = torch.compile(case.objective(batch, route=route), backend="aot_eager")
     again = compiled(z_a, z_b)
     torch.testing.assert_close(again, loss)
     for got, want in zip(torch.autograd.grad(again, (z_a, z_b)), (g_a, g_b), strict=True):

@@ -13,8 +13,7 @@ from tests.support.harness import Batch, every_pairing
 
 
 @every_pairing
-@pytest.mark.usefixtures("way")
-def test_learned_temperature_gets_the_gradient_of_the_oracle(pairing: str) -> None:
+def test_learned_temperature_gets_the_gradient_of_the_oracle(pairing: str, route: str) -> None:
     batch = Batch.random(4, 3, pairing=pairing, queue=2)
     z_a, z_b, queue = batch.tensors()
     for objective, oracle in (
@@ -22,7 +21,7 @@ def test_learned_temperature_gets_the_gradient_of_the_oracle(pairing: str) -> No
         (flatclr.DV, oracles.dv_loss),
         (flatclr.NWJ, oracles.nwj_loss),
     ):
-        module = objective(0.5, learn_temperature=True, pairing=pairing).double()
+        module = objective(0.5, learn_temperature=True, pairing=pairing, route=route).double()
         for negatives, queue_rows in ((queue, batch.queue), (None, None)):
             (parameter,) = module.parameters()
             (got,) = torch.autograd.grad(module(z_a, z_b, negatives=negatives), parameter)

@@ -222,8 +222,10 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
 
 
-def loss_and_gradients(case: Case, batch: Batch, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+def loss_and_gradients(
+    case: Case, batch: Batch, dtype: torch.dtype = torch.float64, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     z_a, z_b, queue = batch.tensors(dtype)
-    loss = case.objective(batch)(z_a, z_b, negatives=queue)
+    loss = case.objective(batch, **options)(z_a, z_b, negatives=queue)
     g_a, g_b = torch.autograd.grad(loss, (z_a, z_b))
     return loss.detach(), g_a, g_b
