@@ -158,25 +158,34 @@ def _cases() -> list[Case]:
     beta = 3.0
     info_nce, gap = on_rows(oracles.info_nce, beta), on_rows(oracles.gap, beta)
     cases = [
-        _case("info_nce", lambda **o: flatclr.InfoNCE(1 / beta, **o), info_nce),
-        _case("flat_nce", lambda **o: flatclr.FlatNCE(1 / beta, **o), info_nce, gap),
-        _case("flat_nce_paper", lambda **o: flatclr.FlatNCE(1 / beta, value="paper", **o), lambda _: 1.0, gap),
-        _case("flat_nce_kept", lambda **o: flatclr.FlatNCE(1 / beta, keep_positive=True, **o), info_nce),
-        _case("dv", lambda **o: flatclr.DV(1 / beta, **o), on_rows(oracles.dv_loss, beta)),
-        _case("nwj", lambda **o: flatclr.NWJ(1 / beta, **o), on_rows(oracles.nwj_loss, beta)),
+        _case("info_nce", lambda temperature=1 / beta, **o: flatclr.InfoNCE(temperature, **o), info_nce),
+        _case("flat_nce", lambda temperature=1 / beta, **o: flatclr.FlatNCE(temperature, **o), info_nce, gap),
+        _case(
+            "flat_nce_paper",
+            lambda temperature=1 / beta, **o: flatclr.FlatNCE(temperature, value="paper", **o),
+            lambda _: 1.0,
+            gap,
+        ),
+        _case(
+            "flat_nce_kept",
+            lambda temperature=1 / beta, **o: flatclr.FlatNCE(temperature, keep_positive=True, **o),
+            info_nce,
+        ),
+        _case("dv", lambda temperature=1 / beta, **o: flatclr.DV(temperature, **o), on_rows(oracles.dv_loss, beta)),
+        _case("nwj", lambda temperature=1 / beta, **o: flatclr.NWJ(temperature, **o), on_rows(oracles.nwj_loss, beta)),
         _case(
             "flo",
-            lambda **o: flatclr.FLO(1 / beta, **o),
+            lambda temperature=1 / beta, **o: flatclr.FLO(temperature, **o),
             on_rows(lambda rows: oracles.flo_loss(rows, np.array([-row.positive for row in rows])), beta),
         ),
         _case(
             "flo_module",
-            lambda **o: flatclr.FLO(1 / beta, u=QuadraticU(), **o),
+            lambda temperature=1 / beta, **o: flatclr.FLO(temperature, u=QuadraticU(), **o),
             lambda batch: oracles.flo_loss(batch.rows(beta), quadratic_u(batch)),
         ),
         _case(
             "rpc",
-            lambda **o: flatclr.RPC(2.0, a=0.3, b=0.2, g=0.7, **o),
+            lambda temperature=2.0, **o: flatclr.RPC(temperature, a=0.3, b=0.2, g=0.7, **o),
             on_rows(lambda rows: oracles.rpc_loss(rows, a=0.3, b=0.2, g=0.7), 0.5, normalize=False),
         ),
         _case(
@@ -191,7 +200,7 @@ def _cases() -> list[Case]:
         cases.append(
             _case(
                 f"holder_{gamma:g}",
-                lambda g=gamma, **o: flatclr.HolderFlatNCE(1 / beta, gamma=g, **o),
+                lambda g=gamma, temperature=1 / beta, **o: flatclr.HolderFlatNCE(temperature, gamma=g, **o),
                 info_nce,
                 log_mean,
             )
@@ -201,7 +210,7 @@ def _cases() -> list[Case]:
         cases.append(
             _case(
                 f"fmicl_{name}",
-                lambda n=name, s=settings, **o: flatclr.FMICL(n, **s, **o),
+                lambda n=name, s=settings, **o: flatclr.FMICL(n, **(s | o)),
                 fmicl_gaussian(name, **settings),
                 pairing="within",
             )
