@@ -14,6 +14,7 @@ import flatclr
 from flatclr import evaluation, models
 from flatclr.data.views import apply_views, draw_views, no_augmentation
 from flatclr.models.heads import head_from_state
+from flatclr.training.events import Event, Started
 from tests.support.evaluation import small_data
 from tests.support.training_worker import config
 
@@ -70,13 +71,13 @@ def test_a_network_around_ones_own_encoder_loads_into_another(tmp_path: Path) ->
     def module() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(144, 6))
 
-    trained: list[nn.Module] = []
-    listen = [lambda trainer, _: trained.append(trainer.train_step.bare_network)]
-    run = flatclr.train(config(tmp_path / "run", 2), data=small_data(), encoder=module(), on_event=listen).path
+    heard: list[Event] = []
+    run = flatclr.train(config(tmp_path / "run", 2), data=small_data(), encoder=module(), on_event=[heard.append]).path
+    (trained,) = [event.network for event in heard if isinstance(event, Started)]
     with pytest.raises(ValueError, match=r"pass load_encoder\(path, into=module\)"):
         flatclr.load_network(run)
     network, images = flatclr.load_network(run, into=module()), torch.rand(4, 1, 12, 12)
-    assert torch.equal(network(images)[0], trained[-1].eval()(images)[0])
+    assert torch.equal(network(images)[0], trained.eval()(images)[0])
     found = flatclr.evaluate(run, small_data(), "knn", layer="all", into=module(), random_row=False, device="cpu")
     assert [row.layer for row in found.rows][-1].startswith("head.")
 
