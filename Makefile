@@ -46,7 +46,7 @@ bench-gpu: ## measure on a CUDA device, with the python at hand, and append to r
 	PYTHONPATH=src:. python3 -m benchmarks.loss_gpu
 
 docs: $(STAMP) ## run the code blocks of README and docs
-	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python -m pytest tests/docs/test_pages.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
