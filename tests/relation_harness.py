@@ -150,7 +150,7 @@ class OrderedU(nn.Module):
         self.weight = nn.Parameter(torch.tensor(0.25))
 
     def forward(self, z_a: Tensor, z_b: Tensor) -> Tensor:
-        return self.weight * (z_a + 2 * z_b).square().sum(1)
+        return self.weight * (z_a[:, 0] + 2 * z_b[:, 0]).square()
 
 
 def _flo_ordered(problem: Problem) -> float:
@@ -162,7 +162,7 @@ def _flo_ordered(problem: Problem) -> float:
         def u(_: float, positive: ro.Member) -> float:
             first, second = sorted([int(view), int(positive[0])])
             x, y = (oracles.normalized(problem.views[v][n : n + 1])[0] for v in (first, second))
-            return 0.25 * float((x + 2 * y) @ (x + 2 * y))
+            return 0.25 * float(x[0] + 2 * y[0]) ** 2
 
         return ro.flo(anchor, u)
 
@@ -235,8 +235,14 @@ def _cases() -> list[Case]:
         gaussian = _over(ro.f_micl_gaussian(name, beta=1.25, mu=1.3, weight=7.0), 1.25)
         cosine = _over(ro.f_micl_cosine(conjugate, critic, weight=7.0), 1.0)
         made += [
-            case(f"fmicl_{name}", lambda n=name, **o: flatclr.FMICL(n, temperature=0.8, mu=1.3, weight=7.0, **o), gaussian),
-            case(f"fmicl_{name}_cosine", lambda n=name, **o: flatclr.FMICL(n, kernel="cosine", weight=7.0, **o), cosine),
+            case(
+                f"fmicl_{name}",
+                lambda n=name, **o: flatclr.FMICL(n, temperature=0.8, mu=1.3, weight=7.0, **o),
+                gaussian,
+            ),
+            case(
+                f"fmicl_{name}_cosine", lambda n=name, **o: flatclr.FMICL(n, kernel="cosine", weight=7.0, **o), cosine
+            ),
         ]
     return made
 

@@ -75,7 +75,12 @@ class ContrastStats:
     @property
     def log_negatives(self) -> float | Tensor:
         """log K per anchor."""
-        return self.negatives.log() if isinstance(self.negatives, Tensor) else math.log(self.negatives)
+        return _log(self.negatives, self.positive)
+
+    @property
+    def log_positives(self) -> float | Tensor:
+        """log of the number of positives per anchor."""
+        return _log(self.positives, self.positive)
 
     @property
     def log_partition(self) -> Tensor:
@@ -89,7 +94,7 @@ class ContrastStats:
             logsumexp = logsumexp.masked_fill(~self.counted, -torch.inf)
         logsumexp_GN = logsumexp.view(groups, -1)
         if isinstance(self.negatives, Tensor):
-            return torch.logsumexp(logsumexp_GN, 1) - self.negatives.view(groups, -1).sum(1).log()
+            return torch.logsumexp(logsumexp_GN, 1) - _log(self.negatives.view(groups, -1).sum(1), logsumexp)
         return torch.logsumexp(logsumexp_GN, 1) - math.log(logsumexp_GN.shape[1] * self.negatives)
 
     @property
@@ -132,6 +137,11 @@ class ContrastStats:
             measure_ess=partial(route.measured, self.ess.detach()),
             each_positive=each,
         )
+
+
+def _log(count: int | Tensor, like: Tensor) -> float | Tensor:
+    """log of a count in the precision of the sums, which the logarithm of a whole number does not have by itself."""
+    return count.to(like.dtype).log() if isinstance(count, Tensor) else math.log(count)
 
 
 def contrast_stats(
