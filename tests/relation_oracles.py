@@ -237,7 +237,9 @@ def rpc(a: float, b: float, g: float) -> Callable[[Anchor], float]:
     )
 
 
-def align_uniform(anchors: list[Anchor], *, alpha: float, t: float, align_weight: float, uniform_weight: float) -> float:
+def align_uniform(
+    anchors: list[Anchor], *, alpha: float, t: float, align_weight: float, uniform_weight: float
+) -> float:
     """Of anchors at beta = 1, whose scores are cosines; on the sphere ||x - y||^2 = 2 - 2 cos."""
     align = mean(anchors, lambda anchor: average(anchor.positives, lambda c: (2 - 2 * c) ** (alpha / 2)))
     uniform = []

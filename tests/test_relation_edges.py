@@ -7,8 +7,11 @@ import math
 import pytest
 import torch
 
+import flatclr
 from tests import relation_oracles as ro
-from tests.relation_harness import problem_of, stats_of
+from tests.relation_harness import ROUTES, Tensors, options_of, problem_of, stats_of
+
+every_route = pytest.mark.parametrize("route", ROUTES)
 
 
 def test_logarithms_of_counts_are_as_precise_as_the_sums() -> None:
@@ -24,3 +27,18 @@ def test_logarithms_of_counts_are_as_precise_as_the_sums() -> None:
     pairs = [s for a in anchors for s in a.negatives]
     partition = math.log(sum(math.exp(s) for s in pairs) / len(pairs))
     assert stats.log_partition.item() == pytest.approx(partition, rel=1e-14)
+
+
+@every_route
+@pytest.mark.parametrize(
+    "objective", [flatclr.SupCon, flatclr.FLO, lambda **o: flatclr.SupCon(position="inside", **o)], ids=range(3)
+)
+def test_the_nan_of_an_anchor_without_negatives_does_not_come_back(
+    objective: type[flatclr.Objective], route: str
+) -> None:
+    problem = problem_of(2, pairing="one_way", margin=-1.3)
+    assert 0 < len(ro.counted(ro.anchors_of(problem, 1.0))) < 6
+    tensors, module = Tensors.of(problem), objective(route=route, **options_of(problem)).double()
+    loss = module(*tensors.views)
+    assert loss.isfinite()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, [*tensors.views, *module.parameters()]))

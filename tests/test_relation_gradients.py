@@ -221,7 +221,7 @@ def test_temperatures_of_their_own_get_gradients_of_their_own(
 @every_route
 @pytest.mark.parametrize("relation", ["margin", "left_out"])
 def test_an_anchor_without_negatives_sends_nothing_back(route: str, relation: str) -> None:
-    of = {"margin": {"margin": -0.9}, "left_out": RELATIONS["left_out"]}[relation]
+    of = {"margin": {"margin": -1.3}, "left_out": RELATIONS["left_out"]}[relation]
     problem = problem_of(2, pairing="one_way", **of)
     anchors = ro.anchors_of(problem, 3.0)
     assert 0 < len(ro.counted(anchors)) < len(anchors)

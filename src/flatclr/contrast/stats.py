@@ -70,7 +70,10 @@ class ContrastStats:
     @property
     def positive_logsumexp(self) -> Tensor:
         """log of the sum of exp(score) over the positives of every anchor."""
-        return self.positive if self.each_positive is None else self.each_positive.logsumexp()
+        if self.each_positive is None:
+            return self.positive
+        total = self.each_positive.logsumexp()
+        return total if self.counted is None else total.masked_fill(~self.counted, torch.nan)
 
     @property
     def log_negatives(self) -> float | Tensor:
