@@ -42,3 +42,31 @@ def test_the_nan_of_an_anchor_without_negatives_does_not_come_back(
     loss = module(*tensors.views)
     assert loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, [*tensors.views, *module.parameters()]))
+
+
+@every_route
+def test_an_anchor_without_negatives_is_not_aligned_either(route: str) -> None:
+    problem = problem_of(2, pairing="one_way", margin=-1.3)
+    anchors, tensors = ro.anchors_of(problem, 1.0), Tensors.of(problem)
+    left_out = [n for n, anchor in enumerate(anchors) if not anchor.counts]
+    assert left_out
+    loss = flatclr.AlignUniform(route=route, **options_of(problem))(*tensors.views)
+    weights = {"alpha": 2.0, "t": 2.0, "align_weight": 1.0, "uniform_weight": 1.0}
+    assert loss.item() == pytest.approx(ro.align_uniform(anchors, **weights), rel=1e-12)
+    assert (torch.autograd.grad(loss, tensors.views[0])[0][left_out] == 0).all()
+
+
+@every_route
+def test_a_view_without_negatives_is_left_out_of_the_uniformity(route: str) -> None:
+    problem = problem_of(2, samples=4, pairing="within", margin=0.2)
+    views = torch.tensor(problem.views, requires_grad=True)
+    with torch.no_grad():  # one point in the second view: every negative is above the positive
+        views[1] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+        views[0, :, 0] = -1.0
+    moved = problem.moved(views.detach().numpy())
+    anchors = ro.anchors_of(moved, 1.0)
+    assert {anchor.group for anchor in ro.counted(anchors)} == {0}
+    loss = flatclr.AlignUniform(route=route, **options_of(moved))(views)
+    weights = {"alpha": 2.0, "t": 2.0, "align_weight": 1.0, "uniform_weight": 1.0}
+    assert loss.item() == pytest.approx(ro.align_uniform(anchors, **weights), rel=1e-12)
+    assert torch.autograd.grad(loss, views)[0].isfinite().all()
