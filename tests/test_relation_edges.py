@@ -9,7 +9,7 @@ import torch
 
 import flatclr
 from tests import relation_oracles as ro
-from tests.relation_harness import ROUTES, Tensors, options_of, problem_of, stats_of
+from tests.relation_harness import ROUTES, OrderedU, Tensors, options_of, problem_of, stats_of
 
 every_route = pytest.mark.parametrize("route", ROUTES)
 
@@ -70,3 +70,12 @@ def test_a_view_without_negatives_is_left_out_of_the_uniformity(route: str) -> N
     weights = {"alpha": 2.0, "t": 2.0, "align_weight": 1.0, "uniform_weight": 1.0}
     assert loss.item() == pytest.approx(ro.align_uniform(anchors, **weights), rel=1e-12)
     assert torch.autograd.grad(loss, views)[0].isfinite().all()
+
+
+def test_u_is_called_on_pairs_of_views_in_their_order_whatever_else_is_said() -> None:
+    z_a, z_b, _ = Tensors.of(problem_of(3)).views
+    objective = flatclr.FLO(0.3, u=OrderedU()).double()
+    loss = objective(z_a, z_b)
+    torch.testing.assert_close(objective(z_a, z_b, ids=torch.arange(6)), loss)
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(objective(z_b, z_a, ids=torch.arange(6)), loss)
