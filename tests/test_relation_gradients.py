@@ -80,6 +80,22 @@ def test_value_and_slope_equal_the_oracle(case: Case, of: dict[str, Any], route:
     assert got == pytest.approx(slope(case, problem, directions), rel=1e-5, abs=1e-7)
 
 
+@every_case
+@pytest.mark.parametrize("name", ["views", "some_labels", "everything"])
+def test_value_and_slope_of_drawn_negatives_equal_the_oracle(case: Case, name: str) -> None:
+    """All of them are drawn, so that the oracle knows which."""
+    problem = case.asked_of(problem_of(**PROBLEMS[name]))
+    if not case.fits(problem):
+        pytest.skip("refuses labels")
+    available = len(ro.groups(problem.pairing, 3)[0][1]) * 5 + (0 if problem.queue is None else len(problem.queue))
+    loss, gradients = loss_and_gradients(case, problem, negatives_per_anchor=available)
+    assert loss.item() == pytest.approx(case.value(problem), rel=1e-10, abs=1e-10)
+    rng = np.random.default_rng(1)
+    directions = [rng.normal(size=g.shape) for g in gradients]
+    got = sum(float((g.numpy() * direction).sum()) for g, direction in zip(gradients, directions, strict=True))
+    assert got == pytest.approx(slope(case, problem, directions), rel=1e-5, abs=1e-7)
+
+
 @pytest.mark.parametrize("name", ["info_nce", "flat_nce", "sup_con_inside", "fmicl_js", "dv"])
 @pytest.mark.parametrize("of", [PROBLEMS[n] for n in ("hard_and_labels", "everything")])
 @every_route

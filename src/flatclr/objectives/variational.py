@@ -237,6 +237,15 @@ def exp_with_tangent(x: Tensor) -> Tensor:
     return torch.where(x > limit, math.exp(limit) * (1 + x - limit), x.clamp_max(limit).exp())
 
 
+def slope_of_exp_with_tangent(x: Tensor) -> Tensor:
+    """Its derivative: exp(x) up to where the tangent begins.
+
+    >>> slope_of_exp_with_tangent(torch.tensor([0.0, 1000.0])).isfinite().all()
+    tensor(True)
+    """
+    return x.clamp_max(_EXPONENT_LIMIT[x.dtype]).exp()
+
+
 @register("dv", Traits("minus the Donsker-Varadhan bound"))
 class DV(Objective):
     """Minus the Donsker-Varadhan bound in nats."""
@@ -273,7 +282,8 @@ class FLO(Objective):
 
     u models minus the log density ratio of a positive pair: by default two learnable scalars on its score; or a module
     called as u(z_a, z_b) on the global batch (normalised if the objective normalises) that returns one value per pair
-    [N]; of several views each pair is passed once, the earlier view first. Its parameters are parameters of this module.
+    [N]; of several views each pair is passed once, the earlier view first. Its parameters are parameters of this
+    module.
     """
 
     def __init__(
