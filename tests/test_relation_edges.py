@@ -79,3 +79,14 @@ def test_u_is_called_on_pairs_of_views_in_their_order_whatever_else_is_said() ->
     torch.testing.assert_close(objective(z_a, z_b, ids=torch.arange(6)), loss)
     with pytest.raises(AssertionError):
         torch.testing.assert_close(objective(z_b, z_a, ids=torch.arange(6)), loss)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+@every_route
+def test_samples_that_coincide_with_others_of_their_label_are_not_torn_apart(alpha: float, route: str) -> None:
+    z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    z[1] = z[0]
+    z_a, z_b = z.clone().requires_grad_(), z.clone().requires_grad_()
+    objective = flatclr.AlignUniform(alpha=alpha, uniform_weight=0.0, pairing="views", route=route)
+    loss = objective(z_a, z_b, labels=torch.tensor([0, 0, 1, 1, 2, 2]))
+    assert torch.autograd.grad(loss, z_a)[0].abs().max() < 1

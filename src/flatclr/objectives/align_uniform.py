@@ -32,7 +32,10 @@ def positive_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
     def squared(cosine: Tensor) -> Tensor:
         return (2 - 2 * cosine).clamp_min(torch.finfo(cosine.dtype).tiny)
 
-    distance = Phi("distance", lambda c: squared(c) ** half, lambda c: -alpha * squared(c) ** (half - 1))
+    def slope(cosine: Tensor) -> Tensor:  # none at distance 0, where a power below 2 has no finite one
+        return torch.where(cosine < 1, -alpha * squared(cosine) ** (half - 1), 0.0)
+
+    distance = Phi("distance", lambda c: squared(c) ** half, slope)
     return pairs.mean_positive(distance, 1.0)
 
 
