@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import flatclr
+from flatclr.objectives import f_micl_gaussian, find_divergence
+from flatclr.objectives.nce import holder_log_mean
 from tests import relation_oracles as ro
 from tests.relation_harness import ROUTES, OrderedU, Tensors, options_of, problem_of, stats_of
 
@@ -90,3 +94,24 @@ def test_samples_that_coincide_with_others_of_their_label_are_not_torn_apart(alp
     objective = flatclr.AlignUniform(alpha=alpha, uniform_weight=0.0, pairing="views", route=route)
     loss = objective(z_a, z_b, labels=torch.tensor([0, 0, 1, 1, 2, 2]))
     assert torch.autograd.grad(loss, z_a)[0].abs().max() < 1
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0, math.inf, -math.inf])
+@pytest.mark.parametrize("relation", [{}, {"labels": [0, 0, 1, 1, 2, 2]}, {"hard": 2}], ids=["views", "labels", "hard"])
+@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_every_order_of_the_holder_mean_takes_temperatures_per_anchor(
+    gamma: float, relation: dict[str, Any], views: int, drawn: bool
+) -> None:
+    problem = problem_of(views, **relation)
+    betas = np.linspace(0.5, 4.0, 6 * views)
+    tensors, more = Tensors.of(problem), {"negatives_per_anchor": 5 * views} if drawn else {}
+    pairs = flatclr.PairSet.of(*tensors.views, **options_of(problem), **tensors.brought, **more)
+    got = holder_log_mean(pairs, torch.tensor(betas), gamma)
+    np.testing.assert_allclose(got.detach(), ro.per_anchor(ro.anchors_of(problem, betas), ro.holder(gamma)), rtol=1e-10)
+
+
+def test_f_micl_refuses_temperatures_per_anchor() -> None:
+    pairs = flatclr.PairSet.of(torch.randn(4, 3), torch.randn(4, 3))
+    with pytest.raises(ValueError, match="inverse_temperature of f-MICL must be one value, got 8"):
+        f_micl_gaussian(pairs, torch.ones(8), find_divergence("js"))

@@ -198,12 +198,12 @@ def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest
     highest = _highest_cosine(batch, Positives(batch, scale, route))
     found = []
     if batch.drawn_Ak is not None:
-        drawn = candidate_scores(batch, _by_row(scale), batch.drawn_Ak.clamp_min(0))
+        drawn = candidate_scores(batch, scale, batch.drawn_Ak.clamp_min(0))
         found.append(_extreme(drawn, batch.drawn_Ak < 0, highest, scale, hardest=hardest))
     elif batch.layout.negatives:
         with no_autocast(batch.views[0]):
             where_A, found_A = hardest_candidates(batch, highest, easiest=not hardest)
-        best = candidate_scores(batch, _by_row(scale), where_A.unsqueeze(1)).squeeze(1)
+        best = candidate_scores(batch, scale, where_A.unsqueeze(1)).squeeze(1)
         found.append(best.masked_fill(~found_A, -torch.inf if hardest else torch.inf))
     if batch.hard_nHd is not None:
         scores_AH = hard_scores(batch, scale)

@@ -101,8 +101,8 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     if not batch.plain:
         return Positives(batch, scale, route_of(batch, plain=False)).mean_score
     view_a, view_b = batch.everyone_VNd
-    positive_N: Tensor = scale * (view_a * view_b).sum(1)
-    return positive_N.repeat(len(batch.layout.groups))
+    cosine_A = (view_a * view_b).sum(1).repeat(len(batch.layout.groups))
+    return scale * cosine_A
 
 
 def measured(ess: Tensor) -> Tensor:

@@ -91,9 +91,8 @@ def lens_of(highest_cosine: Tensor | None, scale: float | Tensor) -> Lens:
 
 def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
     """(scores, which of them are not meant) of every anchor against its candidates, [A, C]."""
-    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
     if batch.drawn_Ak is not None and not wanted.positives:
-        return candidate_scores(batch, by_anchor, batch.drawn_Ak.clamp_min(0)), batch.drawn_Ak < 0
+        return candidate_scores(batch, scale, batch.drawn_Ak.clamp_min(0)), batch.drawn_Ak < 0
     layout, known, everyone_VNd = batch.layout, batch.known or Known(), batch.everyone_VNd
     whole = replace(layout, ranks=distributed.ALONE, own_samples=layout.samples)
     samples_N1 = torch.arange(layout.samples, device=everyone_VNd.device).unsqueeze(1)
@@ -112,6 +111,7 @@ def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[
         if any(mask is not None for mask in by_code):
             same_sample = same_sample | torch.cat([mask for mask in by_code if mask is not None], 1)
         excluded.append(same_sample)
+    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
     return torch.cat(products) * by_anchor, torch.cat(excluded)
 
 
