@@ -115,3 +115,23 @@ def test_f_micl_refuses_temperatures_per_anchor() -> None:
     pairs = flatclr.PairSet.of(torch.randn(4, 3), torch.randn(4, 3))
     with pytest.raises(ValueError, match="inverse_temperature of f-MICL must be one value, got 8"):
         f_micl_gaussian(pairs, torch.ones(8), find_divergence("js"))
+
+
+@pytest.mark.parametrize("objective", [flatclr.RPC, flatclr.FMICL, flatclr.InfoNCE, flatclr.AlignUniform])
+@pytest.mark.parametrize("where", ["view", "queue", "hard"])
+def test_a_nan_embedding_is_not_taken_for_an_anchor_without_negatives(
+    objective: type[flatclr.Objective], where: str
+) -> None:
+    z_a, z_b, queue, hard = torch.randn(6, 4), torch.randn(6, 4), torch.randn(3, 4), torch.randn(6, 2, 4)
+    {"view": z_b, "queue": queue, "hard": hard[2]}[where][2 if where == "view" else 0] = torch.nan
+    z_a.requires_grad_()
+    loss = objective()(
+        z_a,
+        z_b,
+        negatives=queue,
+        hard_negatives=hard,
+        ids=torch.tensor([0, 1, 2, 2, 0, 1]),
+        negative_ids=torch.arange(3),
+    )
+    assert loss.isnan()
+    assert torch.autograd.grad(loss, z_a)[0].isnan().any()
