@@ -45,8 +45,6 @@ class Batch:
         if ranks.size > 1 or not _fit_together(views, negatives):
             brings = tuple(given.get(name) is not None for name in GIVEN_NAMES)
             distributed.agree_on_batches(views, negatives, ranks, brings=brings)
-        if options.check_embeddings:
-            _require_usable_rows(views, negatives, options, ranks)
         queued = 0 if negatives is None else len(negatives)
         find_layout = layout_of.__wrapped__ if torch.compiler.is_compiling() else layout_of
         layout = find_layout(
@@ -66,7 +64,10 @@ class Batch:
         if given:
             known = known_of(given, views[0], queued, ranks)
             hard = given.get("hard_negatives")
-            hard = None if hard is None else ready_rows(hard.flatten(0, 1), options).view_as(hard)
+        if options.check_embeddings:
+            _require_usable_rows(views, negatives, hard, options, ranks)
+        if hard is not None:
+            hard = ready_rows(hard.flatten(0, 1), options).view_as(hard)
         if negatives is not None:
             negatives = ready_rows(negatives, options)
         drawn = None
@@ -161,8 +162,13 @@ def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
 
 
 def _require_usable_rows(
-    views: tuple[Tensor, ...], negatives: Tensor | None, options: Options, ranks: distributed.Ranks
+    views: tuple[Tensor, ...],
+    negatives: Tensor | None,
+    hard_nHd: Tensor | None,
+    options: Options,
+    ranks: distributed.Ranks,
 ) -> None:
     named = {**dict(zip(view_names(len(views)), views, strict=True)), "negatives": negatives}
+    named["hard_negatives"] = None if hard_nHd is None else hard_nHd.flatten(0, 1)
     problems = (unusable_rows(n, z, directions=options.normalize) for n, z in named.items() if z is not None)
     distributed.fail_together(next(filter(None, problems), None), views[0].device, ranks)
