@@ -50,6 +50,17 @@ def unit_rows(rows_Nd: Tensor) -> Tensor:
     return unit
 
 
+def products(x: Tensor, y: Tensor) -> Tensor:
+    """x y^T of matrices or batches of them, in the precision they have under autocast too, forward and backward.
+
+    >>> products(torch.eye(2), torch.ones(3, 2))
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
+    found: Tensor = _Products.apply(x, y)
+    return found
+
+
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     """||x - y||^alpha of every positive pair on the sphere; smaller is better aligned.
 
@@ -94,3 +105,18 @@ class _UnitRows(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> Tensor:
         refuse_double_backward()
         return gradient_before_sphere(upstream.clone(), *ctx.saved_tensors)
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        with no_autocast(x):
+            return x @ y.mT
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        refuse_double_backward()
+        x, y = ctx.saved_tensors
+        with no_autocast(x):
+            return upstream @ y, upstream.mT @ x

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.numerics import no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
@@ -39,7 +39,7 @@ class Positives:
         """Scores of the other views of each anchor's sample."""
         with torch.enable_grad(), no_autocast(self.batch.views[0]):
             stack_NVd = self.batch.everyone_VNd.transpose(0, 1)
-            products_VVN = (stack_NVd @ stack_NVd.mT).permute(1, 2, 0)
+            products_VVN = products(stack_NVd, stack_NVd).permute(1, 2, 0)
             groups = self.batch.layout.groups
             cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
             return cosines_AP * _by_row(self.scale)
@@ -137,10 +137,8 @@ def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     """Scores of every anchor against its sample's hard negatives: [A, H]."""
     assert batch.hard_nHd is not None
     layout = batch.layout
-    with no_autocast(batch.views[0]):
-        own_Vnd = batch.own_Vnd
-        own_Gnd = torch.stack([own_Vnd[group.view] for group in layout.groups])
-        products_GnH = torch.einsum("gnd,nhd->gnh", own_Gnd, batch.hard_nHd)
+    own_nGd = torch.stack([batch.own_Vnd[group.view] for group in layout.groups], 1)
+    products_GnH = products(own_nGd, batch.hard_nHd).transpose(0, 1)
     return batch.gathered(products_GnH).flatten(0, 1) * _by_row(scale)
 
 

@@ -102,7 +102,8 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
         return Positives(batch, scale, route_of(batch, plain=False)).mean_score
     view_a, view_b = batch.everyone_VNd
     cosine_A = (view_a * view_b).sum(1).repeat(len(batch.layout.groups))
-    return scale * cosine_A
+    positive: Tensor = scale * cosine_A
+    return positive
 
 
 def measured(ess: Tensor) -> Tensor:
