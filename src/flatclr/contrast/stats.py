@@ -246,7 +246,7 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
 def require_inverse_temperature(value: float | Tensor) -> None:
     """A tensor on another device is trusted: to look at its value would wait for it."""
     if isinstance(value, Tensor):
-        if value.dim() > 1 or value.numel() == 0:
+        if value.numel() == 0 or (value.dim() > 1 and value.numel() > 1):
             raise ValueError(
                 f"inverse_temperature must be a number, a 0-dim tensor or one value per anchor, got "
                 f"{list(value.shape)}; pass one of these."
