@@ -43,8 +43,7 @@ class Batch:
             views = views[0].unbind()
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
         if ranks.size > 1 or not _fit_together(views, negatives):
-            brings = tuple(given.get(name) is not None for name in GIVEN_NAMES)
-            distributed.agree_on_batches(views, negatives, ranks, brings=brings)
+            distributed.agree_on_batches(views, negatives, ranks, brings=_brought(given))
         queued = 0 if negatives is None else len(negatives)
         find_layout = layout_of.__wrapped__ if torch.compiler.is_compiling() else layout_of
         layout = find_layout(
@@ -146,6 +145,13 @@ def ready_rows(rows: Tensor, options: Options) -> Tensor:
     """Embeddings in accumulation precision, on the sphere if asked."""
     rows = rows.to(accumulation_type(rows))
     return unit_rows(rows) if options.normalize else rows
+
+
+def _brought(given: Given) -> tuple[int, ...]:
+    """What a rank says of its samples, as far as ranks must agree on it: what there is, and how many hard negatives."""
+    hard = given.get("hard_negatives")
+    per_sample = hard.shape[1] if isinstance(hard, Tensor) and hard.dim() == 3 else 0
+    return *(int(given.get(name) is not None) for name in GIVEN_NAMES), per_sample
 
 
 def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
