@@ -90,8 +90,10 @@ class Positives:
         return torch.logaddexp(total, self._sums_of_label(None).value) if self.has_labels else total
 
     def detach(self) -> Positives:
-        scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
-        return Positives(self.batch.detach(), scale, self.route)
+        detached = Positives(self.batch.detach(), _detached(self.scale), self.route)
+        # asked for again they would be gathered again, and a rank that logs its stats alone would wait for the others
+        detached.__dict__["view_scores_AP"] = self.view_scores_AP.detach()
+        return detached
 
 
 @dataclass(frozen=True)

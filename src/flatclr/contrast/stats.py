@@ -57,7 +57,10 @@ class ContrastStats:
 
     @property
     def info_nce(self) -> Tensor:
-        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score)."""
+        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score).
+
+        With labels it is another pass over the pairs, which all ranks of a gathered batch make together.
+        """
         if self.each_positive is None:
             return F.softplus(self.gap, threshold=40)
         return self.each_positive.info_nce(self.negative_logsumexp)
