@@ -66,8 +66,8 @@ def agree_on_batches(
         )
         raise ValueError(
             f"gather=True needs the same batch, embedding and queue size and dtype on every rank, got {described}; "
-            "drop the last incomplete batch (drop_last=True), and pass labels, ids and as many hard negatives on all of "
-            "them or on none."
+            "drop the last incomplete batch (drop_last=True), and pass labels, ids and as many hard negatives on every "
+            "rank or on none."
         )
 
 
