@@ -7,7 +7,6 @@ features.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Self, Unpack
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.checks import FLOAT_TYPES, unusable_rows, view_names
 from flatclr.contrast.known import Known, known_of
-from flatclr.contrast.numerics import accumulation_type, unit_rows
+from flatclr.contrast.numerics import Cached, accumulation_type, unit_rows
 from flatclr.contrast.options import GIVEN_NAMES, Given, Options
 from flatclr.contrast.relation import Layout, draw_negatives, layout_of
 
@@ -104,14 +103,14 @@ class Batch:
         """All views of this rank in accumulation precision, not yet normalised: [V n, d]."""
         return torch.cat(self.views).to(accumulation_type(self.views[0]))
 
-    @cached_property
+    @Cached
     def own_Vnd(self) -> Tensor:
         """All views of this rank, ready."""
         with torch.enable_grad():  # the first to ask may be a gauge, the next a loss
             own = ready_rows(self.stack, self.options)
             return own.view(self.layout.views, self.layout.own_samples, -1)
 
-    @cached_property
+    @Cached
     def everyone_VNd(self) -> Tensor:
         """All views of all ranks, ready; backward hands this rank its own rows."""
         with torch.enable_grad():

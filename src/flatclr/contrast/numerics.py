@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,20 @@ from torch import Tensor
 from flatclr.checks import refuse_double_backward
 
 _NOTHING = nullcontext()
+T = TypeVar("T")
+
+
+class Cached(Generic[T]):
+    """A property that is computed once. `functools.cached_property` has a lock, at which torch.compile stops."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+        self.name = compute.__name__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        value = self.compute(instance)
+        instance.__dict__[self.name] = value  # found there before this is asked again
+        return value
 
 
 def accumulation_type(z: Tensor) -> torch.dtype:

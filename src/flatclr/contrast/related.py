@@ -9,7 +9,6 @@ Shape suffixes: V views, N samples, A anchors, P other views, H hard negatives, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import no_autocast, products
+from flatclr.contrast.numerics import Cached, no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
@@ -34,12 +33,13 @@ class Positives:
     scale: float | Tensor
     route: str
 
-    @cached_property
+    @Cached
     def view_scores_AP(self) -> Tensor:
         """Scores of the other views of each anchor's sample."""
         with torch.enable_grad(), no_autocast(self.batch.views[0]):
             stack_NVd = self.batch.everyone_VNd.transpose(0, 1)
-            products_VVN = products(stack_NVd, stack_NVd).permute(1, 2, 0)
+            others_NVd = stack_NVd.view_as(stack_NVd)  # torch.compile does not take one tensor twice
+            products_VVN = products(stack_NVd, others_NVd).permute(1, 2, 0)
             groups = self.batch.layout.groups
             cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
             return cosines_AP * _by_row(self.scale)
@@ -48,13 +48,13 @@ class Positives:
     def has_labels(self) -> bool:
         return self.batch.known is not None and self.batch.known.labels is not None
 
-    @cached_property
+    @Cached
     def count(self) -> int | Tensor:
         """Per anchor."""
         views = self.view_scores_AP.shape[1]
         return views + self._of_label.count if self.has_labels else views
 
-    @cached_property
+    @Cached
     def mean_score(self) -> Tensor:
         """[A]"""
         if not self.has_labels:
@@ -62,7 +62,7 @@ class Positives:
         with torch.enable_grad():
             return (self.view_scores_AP.sum(1) + self._of_label.value) / self.count
 
-    @cached_property
+    @Cached
     def _of_label(self) -> PairSums:
         with torch.enable_grad():
             return self._sums_of_label(IDENTITY)
