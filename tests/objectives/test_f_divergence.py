@@ -55,6 +55,14 @@ def test_penalty_slope_is_the_slope_of_the_penalty(divergence: Divergence) -> No
 
 
 @every_divergence
+def test_reward_slope_is_the_slope_of_the_reward_however_small_the_ratio(divergence: Divergence) -> None:
+    v = torch.tensor([-4000.0, -80.0, -1.0, 0.0, 2.0], dtype=torch.float32, requires_grad=True)
+    (slope,) = torch.autograd.grad(divergence.reward(v).sum(), v)
+    assert slope.isfinite().all()
+    torch.testing.assert_close(divergence.reward_slope(v), slope)
+
+
+@every_divergence
 def test_the_cosine_map_is_monotone_and_stays_inside_the_domain(divergence: Divergence) -> None:
     cosine = torch.linspace(-1, 1, 401, dtype=torch.float64, requires_grad=True)
     critic = divergence.critic(cosine)

@@ -67,7 +67,7 @@ BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
     "inverse temperature shape": (
         lambda: flatclr.contrast_stats(Z, Z, inverse_temperature=torch.ones(2), pairing="two_view"),
         ValueError,
-        r"0-dim tensor, got \[2\]",
+        r"one per anchor \[8\], got \[2\]",
     ),
     "pairing": (
         lambda: flatclr.InfoNCE(pairing="twoview"),

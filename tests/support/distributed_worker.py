@@ -97,6 +97,179 @@ def counting_collectives() -> Iterator[list[str]]:
             setattr(dist, name, original)
 
 
+RELATIONS: dict[str, dict[str, Any]] = {
+    "views": {},
+    "labels": {"labels": torch.arange(SAMPLES) % 5},
+    "ids": {"ids": torch.arange(SAMPLES) // 2},
+    "hard": {"hard": 2},
+    "margin": {"false_negative_margin": 0.1},
+    "queue": {"queue": QUEUE, "labels": torch.arange(SAMPLES) % 3, "negative_labels": torch.arange(QUEUE) % 3},
+    "everything": {
+        "hard": 2,
+        "queue": QUEUE,
+        "false_negative_margin": 0.3,
+        "labels": torch.arange(SAMPLES) % 3,
+        "negative_labels": torch.arange(QUEUE) % 3,
+        "ids": torch.arange(SAMPLES) % 7,
+        "negative_ids": torch.arange(QUEUE),
+    },
+}
+DRAWS = {
+    f"{name}-drawn": {**RELATIONS[name], "negatives_per_anchor": DRAWN} for name in ("labels", "ids", "everything")
+}
+RELATED: dict[str, Any] = {
+    "info_nce": lambda **o: flatclr.InfoNCE(0.3, learn_temperature=True, **o),
+    "flat_nce_controlled": lambda **o: flatclr.FlatNCE(flatclr.EssControl(target=0.6), **o),
+    "sup_con": lambda **o: flatclr.SupCon(0.3, position="inside", learn_temperature=True, **o),
+    "holder_inf": lambda **o: flatclr.HolderFlatNCE(0.3, gamma=float("inf"), **o),
+    "holder_0": lambda **o: flatclr.HolderFlatNCE(0.3, gamma=0.0, **o),
+    "dv": lambda **o: flatclr.DV(0.3, learn_temperature=True, **o),
+    "rpc": lambda **o: flatclr.RPC(2.0, normalize=True, a=0.2, b=0.1, learn_temperature=True, **o),
+    "fmicl": lambda **o: flatclr.FMICL("js", **o),
+    "align_uniform": lambda **o: flatclr.AlignUniform(**o),
+    "flo": lambda **o: flatclr.FLO(0.3, learn_temperature=True, **o),
+}
+
+
+SOME = dict.fromkeys(
+    ("flat_nce_controlled", "holder_inf", "holder_0", "dv", "rpc", "align_uniform"),
+    ("views", "everything", "everything-drawn"),
+)
+SOME["flo"] = ("views", "ids", "hard")
+
+
+def related_runs() -> Iterator[tuple[str, Objective, dict[str, Any]]]:
+    """(name, objective with gather=True, what is said) of several views, every pairing, routes and relations in turn."""
+    turn = 0
+    for name, build in RELATED.items():
+        relations = {**RELATIONS, **DRAWS}
+        for relation in SOME.get(name, relations):
+            said, turn = dict(relations[relation]), turn + 1
+            pairing = ("views", "cross", "one_way", "within")[turn % 4]
+            options = {k: said.pop(k) for k in ("false_negative_margin", "negatives_per_anchor") if k in said}
+            if "negatives_per_anchor" in options:
+                options["generator"] = torch.Generator().manual_seed(3 + _rank())
+            else:
+                options["route"] = ("streamed", "auto", "dense")[turn % 3]
+            yield f"{name}-{relation}-{pairing}", build(gather=True, pairing=pairing, **options).double(), said
+
+
+def three_views() -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    base = torch.randn(SAMPLES, FEATURES, generator=generator, dtype=torch.float64)
+    return base + 0.7 * torch.randn(3, SAMPLES, FEATURES, generator=generator, dtype=torch.float64)
+
+
+def own_said(said: dict[str, Any], encoder: nn.Module, rank: int, world: int) -> tuple[dict[str, Any], list[Tensor]]:
+    """What this rank passes of a relation, and the leaves it is made of besides the encoder: the shared queue."""
+    said, leaves = dict(said), []
+    for name in ("labels", "ids"):
+        if name in said:
+            said[name] = own_slice(said[name], rank, world)
+    if said.pop("queue", 0):
+        shared = torch.linspace(-1, 1, QUEUE * FEATURES, dtype=torch.float64).view(QUEUE, FEATURES).requires_grad_()
+        said["negatives"], leaves = shared.sin(), [shared]
+    hard = said.pop("hard", 0)
+    if hard:
+        x = torch.randn(SAMPLES, hard, FEATURES, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+        said["hard_negatives"] = encoder(own_slice(x, rank, world))
+    return said, leaves
+
+
+def related_step(objective: Objective, said: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
+    """Loss, stats, and gradients after averaging over ranks, of three views."""
+    encoder = TwoHeads()
+    views = [encoder(own_slice(z, rank, world)) for z in three_views()]
+    views[1].retain_grad()
+    brought, leaves = own_said(said, encoder, rank, world)
+    loss, stats = objective.with_stats(*views, **brought)
+    with counting_collectives() as in_backward:
+        loss.backward()
+    with counting_collectives() as in_stats:
+        info_nce = stats.info_nce
+    own = [p.grad for p in objective.parameters()]
+    averaged = [p.grad.clone() for p in (encoder.weight, *leaves) if p.grad is not None]
+    if world > 1:
+        for gradient in averaged:
+            dist.all_reduce(gradient)
+            gradient /= world
+    return {
+        "loss": loss.detach(),
+        "stats": [stats.positive, stats.negative_logsumexp, stats.ess, info_nce, stats.positive_logsumexp],
+        "counts": [torch.as_tensor(stats.negatives), torch.as_tensor(stats.positives), torch.as_tensor(stats.left_out)],
+        "averaged": averaged,
+        "own": own,
+        "buffers": {name: b.clone() for name, b in objective.named_buffers()},
+        "d_view": views[1].grad,
+        "collectives_in_backward": in_backward,
+        "collectives_in_stats": [] if "labels" in said else in_stats,
+    }
+
+
+def related_local_losses(rank: int, world: int) -> dict[str, list[Tensor]]:
+    """Each rank averages its own anchors only, of stats that do not promise a shared loss, at a temperature per anchor."""
+    results = {}
+    for relation, said in {**RELATIONS, **DRAWS}.items():
+        for pairing in ("views", "cross"):
+            encoder, said = TwoHeads(), dict(said)
+            options = {k: said.pop(k) for k in ("false_negative_margin", "negatives_per_anchor") if k in said}
+            brought, leaves = own_said(said, encoder, rank, world)
+            anchors = SAMPLES * (3 if pairing == "views" else 6)
+            beta = torch.linspace(1, 4, anchors, dtype=torch.float64, requires_grad=True)
+            stats = flatclr.contrast_stats(
+                *(encoder(own_slice(z, rank, world)) for z in three_views()),
+                inverse_temperature=beta,
+                pairing=pairing,
+                gather=True,
+                generator=torch.Generator().manual_seed(3 + rank),
+                **options,
+                **brought,
+            )
+            per_anchor = stats.info_nce + stats.gap.square() + stats.positive_logsumexp
+            own = per_anchor.view(-1, world, SAMPLES // world)[:, rank]
+            counted = ~own.isnan()
+            own.masked_fill(~counted, 0.0).mean().backward()
+            gradients = [x.grad for x in (encoder.weight, beta, *leaves)]
+            assert all(g is not None for g in gradients)
+            if world > 1:
+                for gradient in gradients:
+                    dist.all_reduce(gradient)
+            results[f"{relation}-{pairing}"] = [g / world for g in gradients]
+    return results
+
+
+def related_refusals(rank: int) -> dict[str, str]:
+    """What a rank is told when one of them brings something else than the others."""
+    first, z = rank == 0, torch.randn(3, 4, 3)
+    labels = torch.arange(4)
+    queue = torch.randn(5, 3)
+    different: dict[str, tuple[Tensor, dict[str, Any]]] = {
+        "labels missing": (z, {} if first else {"labels": labels}),
+        "ids missing": (z, {"ids": labels} if first else {}),
+        "labels short": (z, {"labels": labels[:3] if first else labels}),
+        "labels of floats": (z, {"ids": labels.float() if first else labels}),
+        "queue labels missing": (
+            z,
+            {"labels": labels, "negatives": queue, **({} if first else {"negative_labels": torch.arange(5)})},
+        ),
+        "hard negatives missing": (z, {"hard_negatives": torch.randn(4, 2, 3)} if first else {}),
+        "hard negatives of another type": (
+            z,
+            {"hard_negatives": torch.randn(4, 2, 3, dtype=torch.float64 if first else torch.float32)},
+        ),
+        "fewer hard negatives": (z, {"hard_negatives": torch.randn(4, 2 + first, 3)}),
+        "views": (z[: 2 + first], {}),
+        "one label": (z, {"labels": torch.zeros(4).long()}),
+    }
+    heard = {}
+    for name, (views, said) in different.items():
+        try:
+            flatclr.InfoNCE(gather=True)(*views, **said)
+        except (TypeError, ValueError) as error:
+            heard[name] = str(error)
+    return heard
+
+
 def own_slice(z: Tensor, rank: int, world: int) -> Tensor:
     return z.chunk(world)[rank].detach()
 
@@ -257,6 +430,9 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "ddp": ddp_trajectory(batch, rank, world),
         "queue": queue_gradient(batch, rank, world),
         "different": different_losses(batch, rank, world),
+        "related": {name: related_step(objective, said, rank, world) for name, objective, said in related_runs()},
+        "related_local": related_local_losses(rank, world),
+        "related_refusals": related_refusals(rank) if world > 1 else {},
         "fused": fused_gradients(rank, world) if interprets_kernels() else {},
         "refusals": refusals(rank) if world > 1 else {},
         "failure": shared_failure(rank) if world > 1 else "",

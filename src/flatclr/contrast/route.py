@@ -101,8 +101,9 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     if not batch.plain:
         return Positives(batch, scale, route_of(batch, plain=False)).mean_score
     view_a, view_b = batch.everyone_VNd
-    positive_N: Tensor = scale * (view_a * view_b).sum(1)
-    return positive_N.repeat(len(batch.layout.groups))
+    cosine_A = (view_a * view_b).sum(1).repeat(len(batch.layout.groups))
+    positive: Tensor = scale * cosine_A
+    return positive
 
 
 def measured(ess: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if asked != "auto":
         _require_possible(asked, batch, phi, plain=plain)
         return asked
-    is_small = layout.ranks.size == 1 and layout.anchors * layout.negatives <= LARGEST_DENSE
+    is_small = layout.ranks.size == 1 and layout.anchors * _widest(batch) <= LARGEST_DENSE
     if not plain:
         return "dense" if is_small else "streamed"
     if is_small and batch.queue is None and dense.has_tile(layout):
@@ -131,6 +132,14 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if options.backend == "auto" and alone and prefers_fused(batch.views[0]):
         return "fused" if phi is None or kernels_of("fused").knows(phi) else "streamed"
     return "streamed"
+
+
+def _widest(batch: Batch) -> int:
+    """Candidates of an anchor in the largest tile: its negatives, or with labels the rows that may be positives."""
+    layout = batch.layout
+    if batch.known is None or batch.known.labels is None:
+        return layout.negatives
+    return max(layout.negatives, len(layout.groups[0].candidates) * layout.samples)
 
 
 def prefers_fused(embeddings: Tensor) -> bool:

@@ -57,7 +57,10 @@ class ContrastStats:
 
     @property
     def info_nce(self) -> Tensor:
-        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score)."""
+        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score).
+
+        With labels it is another pass over the pairs, which all ranks of a gathered batch make together.
+        """
         if self.each_positive is None:
             return F.softplus(self.gap, threshold=40)
         return self.each_positive.info_nce(self.negative_logsumexp)
@@ -70,12 +73,20 @@ class ContrastStats:
     @property
     def positive_logsumexp(self) -> Tensor:
         """log of the sum of exp(score) over the positives of every anchor."""
-        return self.positive if self.each_positive is None else self.each_positive.logsumexp()
+        if self.each_positive is None:
+            return self.positive
+        total = self.each_positive.logsumexp()
+        return total if self.counted is None else total.masked_fill(~self.counted, torch.nan)
 
     @property
     def log_negatives(self) -> float | Tensor:
         """log K per anchor."""
-        return self.negatives.log() if isinstance(self.negatives, Tensor) else math.log(self.negatives)
+        return _log(self.negatives, self.positive)
+
+    @property
+    def log_positives(self) -> float | Tensor:
+        """log of the number of positives per anchor."""
+        return _log(self.positives, self.positive)
 
     @property
     def log_partition(self) -> Tensor:
@@ -89,7 +100,7 @@ class ContrastStats:
             logsumexp = logsumexp.masked_fill(~self.counted, -torch.inf)
         logsumexp_GN = logsumexp.view(groups, -1)
         if isinstance(self.negatives, Tensor):
-            return torch.logsumexp(logsumexp_GN, 1) - self.negatives.view(groups, -1).sum(1).log()
+            return torch.logsumexp(logsumexp_GN, 1) - _log(self.negatives.view(groups, -1).sum(1), logsumexp)
         return torch.logsumexp(logsumexp_GN, 1) - math.log(logsumexp_GN.shape[1] * self.negatives)
 
     @property
@@ -132,6 +143,11 @@ class ContrastStats:
             measure_ess=partial(route.measured, self.ess.detach()),
             each_positive=each,
         )
+
+
+def _log(count: int | Tensor, like: Tensor) -> float | Tensor:
+    """log of a count in the precision of the sums, which the logarithm of a whole number does not have by itself."""
+    return count.to(like.dtype).log() if isinstance(count, Tensor) else math.log(count)
 
 
 def contrast_stats(
@@ -233,7 +249,7 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
 def require_inverse_temperature(value: float | Tensor) -> None:
     """A tensor on another device is trusted: to look at its value would wait for it."""
     if isinstance(value, Tensor):
-        if value.dim() > 1 or value.numel() == 0:
+        if value.numel() == 0 or (value.dim() > 1 and value.numel() > 1):
             raise ValueError(
                 f"inverse_temperature must be a number, a 0-dim tensor or one value per anchor, got "
                 f"{list(value.shape)}; pass one of these."

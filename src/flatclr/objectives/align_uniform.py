@@ -32,7 +32,10 @@ def positive_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
     def squared(cosine: Tensor) -> Tensor:
         return (2 - 2 * cosine).clamp_min(torch.finfo(cosine.dtype).tiny)
 
-    distance = Phi("distance", lambda c: squared(c) ** half, lambda c: -alpha * squared(c) ** (half - 1))
+    def slope(cosine: Tensor) -> Tensor:  # none at distance 0, where a power below 2 has no finite one
+        return torch.where(cosine < 1, -alpha * squared(cosine) ** (half - 1), 0.0)
+
+    distance = Phi("distance", lambda c: squared(c) ** half, slope)
     return pairs.mean_positive(distance, 1.0)
 
 
@@ -40,9 +43,13 @@ def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:
     """log mean_{i != j} exp(-t ||x_i - x_j||^2) within each group of anchors, averaged over the groups.
 
     On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so `stats` are those at inverse temperature 2 t. With the pairing
-    "within" a group is a view.
+    "within" a group is a view. A group none of whose anchors has a negative is left out.
     """
-    return stats.log_partition_of_groups(views).mean() - 2 * t
+    of_groups = stats.log_partition_of_groups(views)
+    if stats.counted is None:
+        return of_groups.mean() - 2 * t
+    some = stats.counted.view(views, -1).any(1)
+    return of_groups.masked_fill(~some, 0.0).sum() / some.sum() - 2 * t
 
 
 @register("align_uniform", Traits("alignment plus uniformity", temperature=None, pairing="within"))
@@ -75,9 +82,9 @@ class AlignUniform(Objective):
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
-        if pairs.known is None:
-            aligned = pair_alignment(pairs, self.alpha).mean()
-        else:
+        if pairs.counts_differ:
             aligned = stats.mean(positive_alignment(pairs, self.alpha))
+        else:
+            aligned = pair_alignment(pairs, self.alpha).mean()
         uniform = uniformity(stats, self.t, len(pairs.layout.groups))
         return self.align_weight * aligned + self.uniform_weight * uniform, stats

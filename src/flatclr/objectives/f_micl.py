@@ -29,6 +29,10 @@ def f_micl_gaussian(
     >>> f_micl_gaussian(pairs, 2.0, find_divergence("kl"), weight=1.0)  # e^-2 - 1
     tensor([-0.8647, -0.8647, -0.8647, -0.8647])
     """
+    if isinstance(inverse_temperature, Tensor) and inverse_temperature.numel() > 1:
+        raise ValueError(
+            f"inverse_temperature of f-MICL must be one value, got {inverse_temperature.numel()}; pass one for all."
+        )
     log_shift = math.log(mu) - inverse_temperature
     score, penalty = pairs.mean_phi(divergence.gaussian_penalty(log_shift), inverse_temperature)
     if pairs.plain:

@@ -237,6 +237,15 @@ def exp_with_tangent(x: Tensor) -> Tensor:
     return torch.where(x > limit, math.exp(limit) * (1 + x - limit), x.clamp_max(limit).exp())
 
 
+def slope_of_exp_with_tangent(x: Tensor) -> Tensor:
+    """Its derivative: exp(x) up to where the tangent begins.
+
+    >>> slope_of_exp_with_tangent(torch.tensor([0.0, 1000.0])).isfinite().all()
+    tensor(True)
+    """
+    return x.clamp_max(_EXPONENT_LIMIT[x.dtype]).exp()
+
+
 @register("dv", Traits("minus the Donsker-Varadhan bound"))
 class DV(Objective):
     """Minus the Donsker-Varadhan bound in nats."""
@@ -273,7 +282,8 @@ class FLO(Objective):
 
     u models minus the log density ratio of a positive pair: by default two learnable scalars on its score; or a module
     called as u(z_a, z_b) on the global batch (normalised if the objective normalises) that returns one value per pair
-    [N]. Its parameters are parameters of this module.
+    [N]; of several views each pair is passed once, the earlier view first. Its parameters are parameters of this
+    module.
     """
 
     def __init__(
@@ -308,7 +318,10 @@ class FLO(Objective):
         if each is None:
             return self._u_of(*pairs.everyone_VNd).repeat(len(pairs.layout.groups))
         views, groups = pairs.everyone_VNd, pairs.layout.groups
-        return torch.cat([torch.stack([self._u_of(views[g.view], views[p]) for p in g.positives], 1) for g in groups])
+        meeting = {tuple(sorted((g.view, p))) for g in groups for p in g.positives}
+        of_pair = {(v, w): self._u_of(views[v], views[w]) for v, w in sorted(meeting)}
+        columns = [[of_pair[min(g.view, p), max(g.view, p)] for p in g.positives] for g in groups]
+        return torch.cat([torch.stack(column, 1) for column in columns])
 
     def _u_of(self, z_a: Tensor, z_b: Tensor) -> Tensor:
         per_pair: Tensor = self.u(z_a, z_b)
