@@ -13,6 +13,7 @@ import torch
 if not importlib.util.find_spec("triton"):  # optional: without it these cannot be imported
     collect_ignore_glob = [
         "src/flatclr/contrast/kernels/fused_*.py",
+        "src/flatclr/contrast/kernels/strips*.py",
         "src/flatclr/data/views/fused.py",
         "src/flatclr/data/views/kernels/*.py",
         "src/flatclr/objectives/device/*.py",

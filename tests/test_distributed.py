@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests import distributed_worker
+from tests.support import distributed_worker
 
 pytestmark = pytest.mark.distributed
 
+RELATED = [name for name, *_ in distributed_worker.related_runs()]
 NAMES = [name for name, *_ in distributed_worker.runs()]
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -31,7 +32,15 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     root = Path(__file__).parent.parent
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed_worker", str(rank), str(world), str(out / "store"), str(out)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.distributed_worker",
+                str(rank),
+                str(world),
+                str(out / "store"),
+                str(out),
+            ],
             cwd=root,
             stderr=subprocess.PIPE,
             text=True,
@@ -84,6 +93,52 @@ def test_own_rows_get_w_times_the_global_partial_derivative(
 @pytest.mark.parametrize("name", NAMES)
 def test_backward_of_a_mean_over_anchors_needs_no_collective(name: str, ranks: list[dict[str, Any]]) -> None:
     assert all(rank["steps"][name]["collectives_in_backward"] == [] for rank in ranks)
+
+
+@pytest.mark.parametrize("name", RELATED)
+def test_every_relation_gives_the_numbers_and_gradients_of_one_process(
+    name: str, one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    want = one["related"][name]
+    for rank in ranks:
+        got = rank["related"][name]
+        for quantity in ("loss", "stats", "counts", "averaged", "own", "buffers"):
+            torch.testing.assert_close(got[quantity], want[quantity], equal_nan=True, **CLOSE)
+        assert got["collectives_in_backward"] == []
+    gathered = torch.cat([rank["related"][name]["d_view"] for rank in ranks])
+    torch.testing.assert_close(gathered, len(ranks) * want["d_view"], **CLOSE)
+
+
+@pytest.mark.parametrize("name", RELATED)
+def test_reading_the_stats_of_several_views_needs_no_collective(name: str, ranks: list[dict[str, Any]]) -> None:
+    """One rank may log them alone."""
+    assert all(rank["related"][name]["collectives_in_stats"] == [] for rank in ranks)
+
+
+def test_own_losses_of_every_relation_average_to_the_global_gradient(
+    one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    for rank in ranks:
+        torch.testing.assert_close(rank["related_local"], one["related_local"], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "labels missing",
+        "ids missing",
+        "labels short",
+        "labels of floats",
+        "queue labels missing",
+        "hard negatives missing",
+        "hard negatives of another type",
+        "fewer hard negatives",
+        "views",
+        "one label",
+    ],
+)
+def test_what_one_rank_says_of_its_samples_must_fit_the_others(what: str, ranks: list[dict[str, Any]]) -> None:
+    assert all(what in rank["related_refusals"] for rank in ranks)
 
 
 def test_losses_that_differ_between_ranks_average_to_the_global_gradient(

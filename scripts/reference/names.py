@@ -7,8 +7,11 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
+
+from flatclr.contrast.numerics import Cached
 
 PAGES = {  # page -> modules whose public names it documents, the first of them by its own docstring
     "contrast": ("flatclr.contrast",),
@@ -104,8 +107,10 @@ def callable_of(member: Any) -> Any:
         return member.fget
     if isinstance(member, classmethod | staticmethod):
         return member.__func__
-    if hasattr(member, "func") and hasattr(member, "attrname"):  # functools.cached_property
+    if isinstance(member, cached_property):
         return member.func
+    if isinstance(member, Cached):
+        return member.compute
     return member if inspect.isfunction(member) else None
 
 

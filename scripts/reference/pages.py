@@ -6,8 +6,10 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
+from flatclr.contrast.numerics import Cached
 from scripts.reference import tables
 from scripts.reference.names import PAGES, Entry, callable_of, entries, members
 from scripts.reference.text import arguments, markdown, signature, table
@@ -94,7 +96,7 @@ def _described(entry: Entry, link: Callable[[str], str]) -> Iterator[str]:
 
 def _is_read(member: Any) -> bool:
     """A property, cached or not."""
-    return isinstance(member, property) or hasattr(member, "attrname")
+    return isinstance(member, property | cached_property | Cached)
 
 
 def _based_on(entry: Entry, link: Callable[[str], str]) -> Iterator[str]:

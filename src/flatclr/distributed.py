@@ -38,7 +38,7 @@ def ranks_sharing_a_batch(gather: bool) -> Ranks:
 
 
 def agree_on_batches(
-    views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks, *, brings: tuple[bool, ...] = ()
+    views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks, *, brings: tuple[int, ...] = ()
 ) -> None:
     """Refuse views that do not fit together and ranks that differ: on every rank, before a collective could hang."""
     if ranks.size == 1:
@@ -66,7 +66,8 @@ def agree_on_batches(
         )
         raise ValueError(
             f"gather=True needs the same batch, embedding and queue size and dtype on every rank, got {described}; "
-            "drop the last incomplete batch (drop_last=True), and pass labels, ids and hard negatives on all or none."
+            "drop the last incomplete batch (drop_last=True), and pass labels, ids and as many hard negatives on every "
+            "rank or on none."
         )
 
 

@@ -7,7 +7,6 @@ features.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Self, Unpack
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.checks import FLOAT_TYPES, unusable_rows, view_names
 from flatclr.contrast.known import Known, known_of
-from flatclr.contrast.numerics import accumulation_type, unit_rows
+from flatclr.contrast.numerics import Cached, accumulation_type, unit_rows
 from flatclr.contrast.options import GIVEN_NAMES, Given, Options
 from flatclr.contrast.relation import Layout, draw_negatives, layout_of
 
@@ -43,10 +42,7 @@ class Batch:
             views = views[0].unbind()
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
         if ranks.size > 1 or not _fit_together(views, negatives):
-            brings = tuple(given.get(name) is not None for name in GIVEN_NAMES)
-            distributed.agree_on_batches(views, negatives, ranks, brings=brings)
-        if options.check_embeddings:
-            _require_usable_rows(views, negatives, options, ranks)
+            distributed.agree_on_batches(views, negatives, ranks, brings=_brought(given))
         queued = 0 if negatives is None else len(negatives)
         find_layout = layout_of.__wrapped__ if torch.compiler.is_compiling() else layout_of
         layout = find_layout(
@@ -66,7 +62,10 @@ class Batch:
         if given:
             known = known_of(given, views[0], queued, ranks)
             hard = given.get("hard_negatives")
-            hard = None if hard is None else ready_rows(hard.flatten(0, 1), options).view_as(hard)
+        if options.check_embeddings:
+            _require_usable_rows(views, negatives, hard, options, ranks)
+        if hard is not None:
+            hard = ready_rows(hard.flatten(0, 1), options).view_as(hard)
         if negatives is not None:
             negatives = ready_rows(negatives, options)
         drawn = None
@@ -104,14 +103,14 @@ class Batch:
         """All views of this rank in accumulation precision, not yet normalised: [V n, d]."""
         return torch.cat(self.views).to(accumulation_type(self.views[0]))
 
-    @cached_property
+    @Cached
     def own_Vnd(self) -> Tensor:
         """All views of this rank, ready."""
         with torch.enable_grad():  # the first to ask may be a gauge, the next a loss
             own = ready_rows(self.stack, self.options)
             return own.view(self.layout.views, self.layout.own_samples, -1)
 
-    @cached_property
+    @Cached
     def everyone_VNd(self) -> Tensor:
         """All views of all ranks, ready; backward hands this rank its own rows."""
         with torch.enable_grad():
@@ -147,6 +146,13 @@ def ready_rows(rows: Tensor, options: Options) -> Tensor:
     return unit_rows(rows) if options.normalize else rows
 
 
+def _brought(given: Given) -> tuple[int, ...]:
+    """What a rank says of its samples, as far as ranks must agree on it: what there is, and how many hard negatives."""
+    hard = given.get("hard_negatives")
+    per_sample = hard.shape[1] if isinstance(hard, Tensor) and hard.dim() == 3 else 0
+    return *(int(given.get(name) is not None) for name in GIVEN_NAMES), per_sample
+
+
 def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
     """The quick look; `agree_on_batches` says what is wrong."""
     if len(views) < 2:
@@ -161,8 +167,13 @@ def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
 
 
 def _require_usable_rows(
-    views: tuple[Tensor, ...], negatives: Tensor | None, options: Options, ranks: distributed.Ranks
+    views: tuple[Tensor, ...],
+    negatives: Tensor | None,
+    hard_nHd: Tensor | None,
+    options: Options,
+    ranks: distributed.Ranks,
 ) -> None:
     named = {**dict(zip(view_names(len(views)), views, strict=True)), "negatives": negatives}
+    named["hard_negatives"] = None if hard_nHd is None else hard_nHd.flatten(0, 1)
     problems = (unusable_rows(n, z, directions=options.normalize) for n, z in named.items() if z is not None)
     distributed.fail_together(next(filter(None, problems), None), views[0].device, ranks)

@@ -15,7 +15,7 @@ from flatclr.contrast.numerics import no_autocast
 
 
 def candidate_scores(batch: Batch, scale: float | Tensor, candidates_Ak: Tensor) -> Tensor:
-    """Scores of every anchor against these rows of (view by view, queue): [A, k]."""
+    """Scores of every anchor against these rows of (view by view, queue): [A, k]; a scale may be one per anchor."""
     stack_VNd = batch.everyone_VNd
     rows = stack_VNd.flatten(0, 1)
     anchors = torch.cat([stack_VNd[group.view] for group in batch.layout.groups])
@@ -23,7 +23,8 @@ def candidate_scores(batch: Batch, scale: float | Tensor, candidates_Ak: Tensor)
         products: Tensor = _IndexedDotProducts.apply(
             anchors, rows if batch.queue is None else torch.cat([rows, batch.queue]), candidates_Ak
         )
-    return scale * products
+    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() == 1 else scale
+    return by_anchor * products
 
 
 class _IndexedDotProducts(torch.autograd.Function):

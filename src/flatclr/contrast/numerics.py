@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,20 @@ from torch import Tensor
 from flatclr.checks import refuse_double_backward
 
 _NOTHING = nullcontext()
+T = TypeVar("T")
+
+
+class Cached(Generic[T]):
+    """A property that is computed once. `functools.cached_property` has a lock, at which torch.compile stops."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+        self.name = compute.__name__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        value = self.compute(instance)
+        instance.__dict__[self.name] = value  # found there before this is asked again
+        return value
 
 
 def accumulation_type(z: Tensor) -> torch.dtype:
@@ -48,6 +63,17 @@ def unit_rows(rows_Nd: Tensor) -> Tensor:
     """
     unit: Tensor = _UnitRows.apply(rows_Nd)
     return unit
+
+
+def products(x: Tensor, y: Tensor) -> Tensor:
+    """x y^T of matrices or batches of them, in the precision they have under autocast too, forward and backward.
+
+    >>> products(torch.eye(2), torch.ones(3, 2))
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
+    found: Tensor = _Products.apply(x, y)
+    return found
 
 
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
@@ -94,3 +120,18 @@ class _UnitRows(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> Tensor:
         refuse_double_backward()
         return gradient_before_sphere(upstream.clone(), *ctx.saved_tensors)
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        with no_autocast(x):
+            return x @ y.mT
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        refuse_double_backward()
+        x, y = ctx.saved_tensors
+        with no_autocast(x):
+            return upstream @ y, upstream.mT @ x

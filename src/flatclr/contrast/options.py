@@ -12,7 +12,7 @@ from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.contrast.relation import PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
-ROUTES = ("auto", "dense", "streamed", "fused")
+ROUTES = ("auto", "dense", "streamed", "strips", "fused")
 SWITCHES = ("in_batch_negatives", "normalize", "gather", "check_embeddings", "shared_loss")
 
 

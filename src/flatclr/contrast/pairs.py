@@ -106,7 +106,14 @@ class PairSet(Batch):
         if not self.counts_differ:
             return per_anchor.mean()
         counted = per_anchor.detach().isnan().logical_not()
-        return per_anchor.masked_fill(~counted, 0.0).sum() / counted.sum()
+        mean = per_anchor.masked_fill(~counted, 0.0).sum() / counted.sum()
+        return mean * self._one_if_usable
+
+    @property
+    def _one_if_usable(self) -> Tensor:
+        """1, or NaN where an embedding is: it is to be seen, not to be taken for an anchor without negatives."""
+        rows = (self.everyone_VNd, self.queue, self.hard_nHd)
+        return 1 + 0 * torch.stack([x.detach().sum() for x in rows if x is not None]).sum()
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
         """Mean negative score of every anchor, from sums of embeddings in O(N d) work where all rows count.

@@ -9,7 +9,6 @@ Shape suffixes: V views, N samples, A anchors, P other views, H hard negatives, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.numerics import Cached, no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
@@ -34,12 +33,13 @@ class Positives:
     scale: float | Tensor
     route: str
 
-    @cached_property
+    @Cached
     def view_scores_AP(self) -> Tensor:
         """Scores of the other views of each anchor's sample."""
         with torch.enable_grad(), no_autocast(self.batch.views[0]):
             stack_NVd = self.batch.everyone_VNd.transpose(0, 1)
-            products_VVN = (stack_NVd @ stack_NVd.mT).permute(1, 2, 0)
+            others_NVd = stack_NVd.view_as(stack_NVd)  # torch.compile does not take one tensor twice
+            products_VVN = products(stack_NVd, others_NVd).permute(1, 2, 0)
             groups = self.batch.layout.groups
             cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
             return cosines_AP * _by_row(self.scale)
@@ -48,13 +48,13 @@ class Positives:
     def has_labels(self) -> bool:
         return self.batch.known is not None and self.batch.known.labels is not None
 
-    @cached_property
+    @Cached
     def count(self) -> int | Tensor:
         """Per anchor."""
         views = self.view_scores_AP.shape[1]
         return views + self._of_label.count if self.has_labels else views
 
-    @cached_property
+    @Cached
     def mean_score(self) -> Tensor:
         """[A]"""
         if not self.has_labels:
@@ -62,7 +62,7 @@ class Positives:
         with torch.enable_grad():
             return (self.view_scores_AP.sum(1) + self._of_label.value) / self.count
 
-    @cached_property
+    @Cached
     def _of_label(self) -> PairSums:
         with torch.enable_grad():
             return self._sums_of_label(IDENTITY)
@@ -90,8 +90,10 @@ class Positives:
         return torch.logaddexp(total, self._sums_of_label(None).value) if self.has_labels else total
 
     def detach(self) -> Positives:
-        scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
-        return Positives(self.batch.detach(), scale, self.route)
+        detached = Positives(self.batch.detach(), _detached(self.scale), self.route)
+        # asked for again they would be gathered again, and a rank that logs its stats alone would wait for the others
+        detached.__dict__["view_scores_AP"] = self.view_scores_AP.detach()
+        return detached
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,8 @@ def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     """Scores of every anchor against its sample's hard negatives: [A, H]."""
     assert batch.hard_nHd is not None
     layout = batch.layout
-    with no_autocast(batch.views[0]):
-        own_Vnd = batch.own_Vnd
-        own_Gnd = torch.stack([own_Vnd[group.view] for group in layout.groups])
-        products_GnH = torch.einsum("gnd,nhd->gnh", own_Gnd, batch.hard_nHd)
+    own_nGd = torch.stack([batch.own_Vnd[group.view] for group in layout.groups], 1)
+    products_GnH = products(own_nGd, batch.hard_nHd).transpose(0, 1)
     return batch.gathered(products_GnH).flatten(0, 1) * _by_row(scale)
 
 
@@ -198,12 +198,12 @@ def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest
     highest = _highest_cosine(batch, Positives(batch, scale, route))
     found = []
     if batch.drawn_Ak is not None:
-        drawn = candidate_scores(batch, _by_row(scale), batch.drawn_Ak.clamp_min(0))
+        drawn = candidate_scores(batch, scale, batch.drawn_Ak.clamp_min(0))
         found.append(_extreme(drawn, batch.drawn_Ak < 0, highest, scale, hardest=hardest))
     elif batch.layout.negatives:
         with no_autocast(batch.views[0]):
             where_A, found_A = hardest_candidates(batch, highest, easiest=not hardest)
-        best = candidate_scores(batch, _by_row(scale), where_A.unsqueeze(1)).squeeze(1)
+        best = candidate_scores(batch, scale, where_A.unsqueeze(1)).squeeze(1)
         found.append(best.masked_fill(~found_A, -torch.inf if hardest else torch.inf))
     if batch.hard_nHd is not None:
         scores_AH = hard_scores(batch, scale)

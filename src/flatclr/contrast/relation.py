@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations_with_replacement
 from typing import Protocol
 
 import torch
@@ -101,24 +102,28 @@ class Layout:
         return next(found, None)
 
     def blocks(self, *, whole: bool) -> tuple[tuple[Views, Views], ...]:
-        """(row views, column views) that cover every pair of the batch once; one block of all views where allowed."""
-        every = range(self.views)
-        needed = [
-            ((v,), (w,))
-            for v in every
-            for w in range(v, self.views)
-            if self.group_of(v, w) is not None or self.group_of(w, v) is not None
-        ]
-        if whole and len(needed) == self.views * (self.views + 1) // 2 and len(self.groups) == self.views:
-            return ((tuple(every), tuple(every)),)
+        """(row views, column views) that cover every pair of the batch once; one block of all views where allowed.
+
+        The rows of every block are anchors; its columns may be.
+        """
+        every = tuple(range(self.views))
+        if whole and [(g.view, g.candidates) for g in self.groups] == [(v, every) for v in every]:
+            return ((every, every),)
+        needed = []
+        for v, w in combinations_with_replacement(every, 2):
+            if self.group_of(v, w) is not None:
+                needed.append(((v,), (w,)))
+            elif self.group_of(w, v) is not None:
+                needed.append(((w,), (v,)))
         return tuple(needed)
 
 
 @lru_cache(maxsize=1024)
 def layout_of(pairing: str, ranks: Ranks, *, views: int, own_samples: int, queued: int, in_batch: bool) -> Layout:
-    """The geometry of a batch; refuses one whose anchors have no negative."""
+    """The geometry of a batch."""
     require_one_of("pairing", pairing, PAIRINGS)
     groups, samples = PAIRINGS[pairing](views), own_samples * ranks.size
+    _require_computable(pairing, groups, views)
     from_batch = len(groups[0].candidates) * (samples - 1) if in_batch else 0
     return Layout(
         pairing=pairing,
@@ -131,6 +136,24 @@ def layout_of(pairing: str, ranks: Ranks, *, views: int, own_samples: int, queue
         negatives=from_batch + queued,
         from_batch=from_batch,
     )
+
+
+def _require_computable(pairing: str, groups: tuple[Group, ...], views: int) -> None:
+    """Refuse a pairing that the routes would compute as something else."""
+    problem, anchored = None, [(group.view, over) for group in groups for over in group.candidates]
+    named = {v for group in groups for v in (group.view, *group.candidates, *group.positives)}
+    if not groups or not all(group.candidates and group.positives for group in groups):
+        problem = "have anchors, candidates and positives"
+    elif not named <= set(range(views)):
+        problem = f"name views 0 to {views - 1}"
+    elif any(group.view in group.positives for group in groups):
+        problem = "have other views as positives"
+    elif len(anchored) != len(set(anchored)):
+        problem = "look from one view to another once"
+    elif len({(len(group.candidates), len(group.positives)) for group in groups}) > 1:
+        problem = "have the same number of candidates and of positives each"
+    if problem is not None:
+        raise ValueError(f"the groups of pairing {pairing!r} must {problem}, got {groups}; register it otherwise.")
 
 
 def span(views: Views, samples: int) -> slice:

@@ -3,6 +3,7 @@
 dense      one tile of scores, kept for backward: small batches
 streamed   tile by tile in PyTorch's operations, recomputed in backward: any device, any size
 fused      tile by tile in Triton kernels: CUDA devices
+strips     strip by strip through the library's matrix products, sums in Triton: wide embeddings on CUDA devices
 drawn      the scores of drawn negatives alone; not to be asked for, it follows from negatives_per_anchor
 """
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from flatclr.contrast import dense
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import fused_kernels_run, kernels_of
+from flatclr.contrast.kernels import TRITON_MODULES, fused_kernels_run, kernels_of
 from flatclr.contrast.numerics import dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
@@ -101,8 +102,9 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     if not batch.plain:
         return Positives(batch, scale, route_of(batch, plain=False)).mean_score
     view_a, view_b = batch.everyone_VNd
-    positive_N: Tensor = scale * (view_a * view_b).sum(1)
-    return positive_N.repeat(len(batch.layout.groups))
+    cosine_A = (view_a * view_b).sum(1).repeat(len(batch.layout.groups))
+    positive: Tensor = scale * cosine_A
+    return positive
 
 
 def measured(ess: Tensor) -> Tensor:
@@ -122,7 +124,7 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if asked != "auto":
         _require_possible(asked, batch, phi, plain=plain)
         return asked
-    is_small = layout.ranks.size == 1 and layout.anchors * layout.negatives <= LARGEST_DENSE
+    is_small = layout.ranks.size == 1 and layout.anchors * _widest(batch) <= LARGEST_DENSE
     if not plain:
         return "dense" if is_small else "streamed"
     if is_small and batch.queue is None and dense.has_tile(layout):
@@ -131,6 +133,14 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if options.backend == "auto" and alone and prefers_fused(batch.views[0]):
         return "fused" if phi is None or kernels_of("fused").knows(phi) else "streamed"
     return "streamed"
+
+
+def _widest(batch: Batch) -> int:
+    """Candidates of an anchor in the largest tile: its negatives, or with labels the rows that may be positives."""
+    layout = batch.layout
+    if batch.known is None or batch.known.labels is None:
+        return layout.negatives
+    return max(layout.negatives, len(layout.groups[0].candidates) * layout.samples)
 
 
 def prefers_fused(embeddings: Tensor) -> bool:
@@ -154,20 +164,21 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
 def _asked(route: str, backend: str) -> str:
     """What route and backend ask for together."""
     if backend == "triton" and route in ("dense", "streamed"):
-        raise ValueError(f"route must be 'fused' with backend='triton', got {route!r}; leave one of them out.")
-    if backend == "torch" and route == "fused":
-        raise ValueError("backend must be 'triton' with route='fused', got 'torch'; leave one of them out.")
-    return "fused" if backend == "triton" else route
+        raise ValueError(f"route must be 'fused' or 'strips' with backend='triton', got {route!r}; leave one out.")
+    if backend == "torch" and route in TRITON_MODULES:
+        raise ValueError(f"backend must be 'triton' with route={route!r}, got 'torch'; leave one of them out.")
+    return "fused" if backend == "triton" and route == "auto" else route
 
 
 def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:
-    if route == "fused" and not plain:
+    if route not in TRITON_MODULES:
+        return
+    if not plain:
         raise ValueError(
-            "route='fused' (backend='triton') must be asked of two views at one temperature without labels, ids, hard "
-            "negatives or a margin, got more; use route='streamed'."
+            f"route={route!r} (backend='triton') must be asked of two views at one temperature without labels, ids, "
+            "hard negatives or a margin, got more; use route='streamed'."
         )
-    if route == "fused":
-        kernels = kernels_of(route)
-        kernels.require_usable(batch.views[0])
-        if phi is not None:
-            kernels.require_known(phi)
+    kernels = kernels_of(route)
+    kernels.require_usable(batch.views[0])
+    if phi is not None:
+        kernels.require_known(phi)

@@ -31,7 +31,7 @@ from flatclr.contrast.kernels.selected import (
     SelectedSide,
 )
 from flatclr.contrast.known import Known
-from flatclr.contrast.numerics import accumulation_type, keep_scale, kept_scale, no_autocast, to_sphere
+from flatclr.contrast.numerics import accumulation_type, keep_scale, kept_scale, no_autocast, products, to_sphere
 from flatclr.contrast.parts import Operands, Part, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
@@ -91,13 +91,12 @@ def lens_of(highest_cosine: Tensor | None, scale: float | Tensor) -> Lens:
 
 def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
     """(scores, which of them are not meant) of every anchor against its candidates, [A, C]."""
-    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
     if batch.drawn_Ak is not None and not wanted.positives:
-        return candidate_scores(batch, by_anchor, batch.drawn_Ak.clamp_min(0)), batch.drawn_Ak < 0
+        return candidate_scores(batch, scale, batch.drawn_Ak.clamp_min(0)), batch.drawn_Ak < 0
     layout, known, everyone_VNd = batch.layout, batch.known or Known(), batch.everyone_VNd
     whole = replace(layout, ranks=distributed.ALONE, own_samples=layout.samples)
     samples_N1 = torch.arange(layout.samples, device=everyone_VNd.device).unsqueeze(1)
-    products, excluded = [], []
+    cosines, excluded = [], []
     for group in layout.groups:
         candidates = group.candidates if layout.from_batch or wanted.positives else ()
         blocks = [everyone_VNd[view] for view in candidates]
@@ -107,12 +106,13 @@ def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[
             blocks.append(batch.queue)
             codes.append(known.queue_codes(whole, (group.view,)))
             same_sample = torch.cat([same_sample, same_sample.new_zeros(layout.samples, len(batch.queue))], 1)
-        products.append(everyone_VNd[group.view] @ torch.cat(blocks).T)
+        cosines.append(products(everyone_VNd[group.view], torch.cat(blocks)))
         by_code = [c.excluded() for c in codes]
         if any(mask is not None for mask in by_code):
             same_sample = same_sample | torch.cat([mask for mask in by_code if mask is not None], 1)
         excluded.append(same_sample)
-    return torch.cat(products) * by_anchor, torch.cat(excluded)
+    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
+    return torch.cat(cosines) * by_anchor, torch.cat(excluded)
 
 
 @dataclass(frozen=True)

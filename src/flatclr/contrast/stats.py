@@ -70,7 +70,10 @@ class ContrastStats:
 
     @property
     def info_nce(self) -> Tensor:
-        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score)."""
+        """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score).
+
+        With labels it is another pass over the pairs, which all ranks of a gathered batch make together.
+        """
         if self.each_positive is None:
             return F.softplus(self.gap, threshold=40)
         return self.each_positive.info_nce(self.negative_logsumexp)
@@ -83,12 +86,20 @@ class ContrastStats:
     @property
     def positive_logsumexp(self) -> Tensor:
         """log of the sum of exp(score) over the positives of every anchor."""
-        return self.positive if self.each_positive is None else self.each_positive.logsumexp()
+        if self.each_positive is None:
+            return self.positive
+        total = self.each_positive.logsumexp()
+        return total if self.counted is None else total.masked_fill(~self.counted, torch.nan)
 
     @property
     def log_negatives(self) -> float | Tensor:
         """log K per anchor."""
-        return self.negatives.log() if isinstance(self.negatives, Tensor) else math.log(self.negatives)
+        return _log(self.negatives, self.positive)
+
+    @property
+    def log_positives(self) -> float | Tensor:
+        """log of the number of positives per anchor."""
+        return _log(self.positives, self.positive)
 
     @property
     def log_partition(self) -> Tensor:
@@ -109,7 +120,7 @@ class ContrastStats:
             logsumexp = logsumexp.masked_fill(~self.counted, -torch.inf)
         logsumexp_GN = logsumexp.view(groups, -1)
         if isinstance(self.negatives, Tensor):
-            return torch.logsumexp(logsumexp_GN, 1) - self.negatives.view(groups, -1).sum(1).log()
+            return torch.logsumexp(logsumexp_GN, 1) - _log(self.negatives.view(groups, -1).sum(1), logsumexp)
         return torch.logsumexp(logsumexp_GN, 1) - math.log(logsumexp_GN.shape[1] * self.negatives)
 
     @property
@@ -161,6 +172,11 @@ class ContrastStats:
         )
 
 
+def _log(count: int | Tensor, like: Tensor) -> float | Tensor:
+    """log of a count in the precision of the sums, which the logarithm of a whole number does not have by itself."""
+    return count.to(like.dtype).log() if isinstance(count, Tensor) else math.log(count)
+
+
 def contrast_stats(
     *views: Tensor, inverse_temperature: float | Tensor, **options: Unpack[CallOptions]
 ) -> ContrastStats:
@@ -189,7 +205,8 @@ def contrast_stats(
         backend: "torch" (any device), "triton" (fused kernels on a CUDA device; products in the embeddings' own type,
             sums in float32; not float64) or "auto": "triton" for half-precision batches on one GPU that are large or
             have a queue, else "torch".
-        route: "dense" (one kept tile), "streamed" (tile by tile), "fused" (Triton) or "auto", by size, type and device.
+        route: "dense" (one kept tile), "streamed" (tile by tile), "fused" (Triton), "strips" (matrix
+            products with sums in Triton, for wide embeddings) or "auto", by size, type and device.
         check_embeddings: look for NaN, Inf and zero rows first (waits for the device).
         shared_loss: promise that every rank computes the same loss from the global stats, say a mean over all
             anchors; backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
@@ -292,7 +309,7 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
 def require_inverse_temperature(value: float | Tensor) -> None:
     """A tensor on another device is trusted: to look at its value would wait for it."""
     if isinstance(value, Tensor):
-        if value.dim() > 1 or value.numel() == 0:
+        if value.numel() == 0 or (value.dim() > 1 and value.numel() > 1):
             raise ValueError(
                 f"inverse_temperature must be a number, a 0-dim tensor or one value per anchor, got "
                 f"{list(value.shape)}; pass one of these."

@@ -41,7 +41,10 @@ def positive_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
     def squared(cosine: Tensor) -> Tensor:
         return (2 - 2 * cosine).clamp_min(torch.finfo(cosine.dtype).tiny)
 
-    distance = Phi("distance", lambda c: squared(c) ** half, lambda c: -alpha * squared(c) ** (half - 1))
+    def slope(cosine: Tensor) -> Tensor:  # none at distance 0, where a power below 2 has no finite one
+        return torch.where(cosine < 1, -alpha * squared(cosine) ** (half - 1), 0.0)
+
+    distance = Phi("distance", lambda c: squared(c) ** half, slope)
     return pairs.mean_positive(distance, 1.0)
 
 
@@ -50,7 +53,8 @@ def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:
 
         log mean_{i != j} exp(-t ||x_i - x_j||^2)
 
-    On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so it is the log-sum-exp at another scale.
+    On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so it is the log-sum-exp at another scale. A group none of whose
+    anchors has a negative is left out.
 
     Args:
         stats: at inverse temperature 2 t.
@@ -66,7 +70,11 @@ def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:
 
     Reference: Wang & Isola 2020.
     """
-    return stats.log_partition_of_groups(views).mean() - 2 * t
+    of_groups = stats.log_partition_of_groups(views)
+    if stats.counted is None:
+        return of_groups.mean() - 2 * t
+    some = stats.counted.view(views, -1).any(1)
+    return of_groups.masked_fill(~some, 0.0).sum() / some.sum() - 2 * t
 
 
 @register("align_uniform", Traits("alignment plus uniformity", temperature=None, pairing="within"))
@@ -110,9 +118,9 @@ class AlignUniform(Objective):
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
-        if pairs.known is None:
-            aligned = pair_alignment(pairs, self.alpha).mean()
-        else:
+        if pairs.counts_differ:
             aligned = stats.mean(positive_alignment(pairs, self.alpha))
+        else:
+            aligned = pair_alignment(pairs, self.alpha).mean()
         uniform = uniformity(stats, self.t, len(pairs.layout.groups))
         return self.align_weight * aligned + self.uniform_weight * uniform, stats

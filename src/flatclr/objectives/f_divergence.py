@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flatclr.checks import require_number, require_one_of
 from flatclr.contrast import Phi
-from flatclr.objectives.variational import exp_with_tangent
+from flatclr.objectives.variational import exp_with_tangent, slope_of_exp_with_tangent
 
 Function = Callable[[Tensor], Tensor]
 DEVICE_CODE = "flatclr.objectives.device.f_divergence"
@@ -32,6 +32,7 @@ class Divergence:
     name: str
     f: Function  # of u
     reward: Function  # f'(u), of v = log u
+    reward_slope: Function  # d reward / d v = u f''(u), of v
     penalty: Function  # f*(f'(u)), of v
     penalty_slope: Function  # d penalty / d v = u^2 f''(u), of v
     conjugate: Function  # f*(t)
@@ -63,11 +64,11 @@ class Divergence:
         )
 
     def gaussian_reward(self, log_shift: float | Tensor) -> Phi:
-        """Reward of a positive as a function of its score; its slope is u f''(u)."""
+        """Reward of a positive as a function of its score."""
         return Phi(
             f"{self.name}_gaussian_reward",
             value=lambda score: self.reward(score + log_shift),
-            derivative=lambda score: self.penalty_slope(score + log_shift) * (-(score + log_shift)).exp(),
+            derivative=lambda score: self.reward_slope(score + log_shift),
         )
 
     def cosine_penalty(self) -> Phi:
@@ -85,6 +86,7 @@ KL = Divergence(
     "kl",
     f=lambda u: torch.xlogy(u, u),
     reward=lambda v: v + 1,
+    reward_slope=torch.ones_like,
     penalty=torch.exp,
     penalty_slope=torch.exp,
     conjugate=lambda t: (t - 1).exp(),
@@ -95,6 +97,7 @@ JS = Divergence(
     "js",
     f=lambda u: torch.xlogy(u, u) - (u + 1) * ((1 + u) / 2).log(),
     reward=lambda v: math.log(2) - F.softplus(-v),
+    reward_slope=lambda v: torch.sigmoid(-v),
     penalty=lambda v: F.softplus(v) - math.log(2),
     penalty_slope=torch.sigmoid,
     conjugate=lambda t: -(2 - t.exp()).log(),  # t < ln 2
@@ -106,6 +109,7 @@ PEARSON = Divergence(
     "pearson",
     f=lambda u: (u - 1).square(),
     reward=lambda v: 2 * torch.expm1(v),
+    reward_slope=lambda v: 2 * v.exp(),
     penalty=lambda v: torch.expm1(2 * v),
     penalty_slope=lambda v: 2 * (2 * v).exp(),
     conjugate=lambda t: torch.where(t >= -2, t.square() / 4 + t, -1),
@@ -116,6 +120,7 @@ HELLINGER = Divergence(
     "hellinger",
     f=lambda u: (u.sqrt() - 1).square(),
     reward=lambda v: 1 - exp_with_tangent(-v / 2),
+    reward_slope=lambda v: slope_of_exp_with_tangent(-v / 2) / 2,
     penalty=lambda v: torch.expm1(v / 2),
     penalty_slope=lambda v: (v / 2).exp() / 2,
     conjugate=lambda t: t / (1 - t),  # t < 1
@@ -127,6 +132,7 @@ VLC = Divergence(
     "vlc",
     f=lambda u: (u - 1).square() / (u + 1),
     reward=lambda v: 1 - 4 * torch.sigmoid(-v).square(),
+    reward_slope=lambda v: 8 * torch.sigmoid(v) * torch.sigmoid(-v).square(),
     penalty=lambda v: 3 - 8 * torch.sigmoid(-v) + 4 * torch.sigmoid(-v).square(),
     penalty_slope=lambda v: 8 * torch.sigmoid(-v) * torch.sigmoid(v).square(),
     conjugate=lambda t: torch.where(t >= -3, 4 - t - 4 * (1 - t).sqrt(), -1),  # t < 1
@@ -153,6 +159,7 @@ def tsallis(alpha: float) -> Divergence:
         "tsallis",
         f=lambda u: (u**alpha - 1) * rest,
         reward=lambda v: power * exp_with_tangent((alpha - 1) * v),
+        reward_slope=lambda v: alpha * slope_of_exp_with_tangent((alpha - 1) * v),
         penalty=lambda v: (alpha * v).exp() + rest,
         penalty_slope=lambda v: alpha * (alpha * v).exp(),
         conjugate=lambda t: base(t) ** power + rest,

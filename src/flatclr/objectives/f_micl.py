@@ -43,6 +43,10 @@ def f_micl_gaussian(
 
     Reference: Lu et al. 2023.
     """
+    if isinstance(inverse_temperature, Tensor) and inverse_temperature.numel() > 1:
+        raise ValueError(
+            f"inverse_temperature of f-MICL must be one value, got {inverse_temperature.numel()}; pass one for all."
+        )
     log_shift = math.log(mu) - inverse_temperature
     score, penalty = pairs.mean_phi(divergence.gaussian_penalty(log_shift), inverse_temperature)
     if pairs.plain:

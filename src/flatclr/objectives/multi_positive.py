@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Unpack
 
 import torch
@@ -37,8 +36,7 @@ def sup_con(stats: ContrastStats, position: str = "outside") -> Tensor:
     everything = torch.logaddexp(stats.positive_logsumexp, stats.negative_logsumexp)
     if position == "outside":
         return everything - stats.positive
-    count = stats.positives
-    return everything - stats.positive_logsumexp + (count.log() if isinstance(count, Tensor) else math.log(count))
+    return everything - stats.positive_logsumexp + stats.log_positives
 
 
 @register("supcon", Traits("SupCon: rows of one label are positives"))

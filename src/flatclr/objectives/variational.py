@@ -237,6 +237,15 @@ def exp_with_tangent(x: Tensor) -> Tensor:
     return torch.where(x > limit, math.exp(limit) * (1 + x - limit), x.clamp_max(limit).exp())
 
 
+def slope_of_exp_with_tangent(x: Tensor) -> Tensor:
+    """Its derivative: exp(x) up to where the tangent begins.
+
+    >>> slope_of_exp_with_tangent(torch.tensor([0.0, 1000.0])).isfinite().all()
+    tensor(True)
+    """
+    return x.clamp_max(_EXPONENT_LIMIT[x.dtype]).exp()
+
+
 @register("dv", Traits("minus the Donsker-Varadhan bound"))
 class DV(Objective):
     """Minus the Donsker-Varadhan bound on the mutual information, in nats.
@@ -311,8 +320,8 @@ class FLO(Objective):
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
         u: a module called as u(z_a, z_b) on the global batch, normalised if the objective normalises, that returns one
-            value per pair [N]; None: minus an affine function of the positive score, with two learnable scalars. Its
-            parameters are parameters of this module.
+            value per pair [N]; of several views each pair is passed once, the earlier view first. None: minus an affine
+            function of the positive score, with two learnable scalars. Its parameters are parameters of this module.
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
 
@@ -355,7 +364,10 @@ class FLO(Objective):
         if each is None:
             return self._u_of(*pairs.everyone_VNd).repeat(len(pairs.layout.groups))
         views, groups = pairs.everyone_VNd, pairs.layout.groups
-        return torch.cat([torch.stack([self._u_of(views[g.view], views[p]) for p in g.positives], 1) for g in groups])
+        meeting = {tuple(sorted((g.view, p))) for g in groups for p in g.positives}
+        of_pair = {(v, w): self._u_of(views[v], views[w]) for v, w in sorted(meeting)}
+        columns = [[of_pair[min(g.view, p), max(g.view, p)] for p in g.positives] for g in groups]
+        return torch.cat([torch.stack(column, 1) for column in columns])
 
     def _u_of(self, z_a: Tensor, z_b: Tensor) -> Tensor:
         per_pair: Tensor = self.u(z_a, z_b)
