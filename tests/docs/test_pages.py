@@ -1,15 +1,20 @@
-"""The pages as a reader uses them: their code runs, their links lead somewhere, the tree they draw exists."""
+"""The pages as a reader uses them: their code runs, their links lead somewhere, the first of them is short."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from flatclr.objectives import OBJECTIVES
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))  # their examples run as doctests of the code
+LINKED = [*PAGES, *REFERENCE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -45,24 +50,10 @@ def relative_links(page: Path) -> list[str]:
     return [target for target in LINK.findall(prose) if not target.startswith(("https://", "http://", "mailto:"))]
 
 
-def tree_entries() -> list[str]:
-    """Paths drawn under README's heading "Repository": one per line, two spaces deeper than their folder."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Repository\n")[1]
-    drawn = FENCED.search(section)
-    assert drawn is not None
-    folders: list[str] = []
-    entries = []
-    for line in drawn[2].splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        folders[depth:] = [line.split()[0]]
-        entries.append("".join(folders))
-    return entries
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if any(python_blocks(page))], ids=name)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), patch.dict(OBJECTIVES):  # a page may register one
         torch.manual_seed(0)
         run_page(page)
 
@@ -105,8 +96,32 @@ def test_every_erratum_names_tests_that_exist():
     assert sorted(named) == sorted(defined)
 
 
-def test_every_path_of_the_readme_tree_exists():
-    entries = tree_entries()
+@pytest.mark.parametrize("container", ["flatclr", "flatclr.contrast"])
+def test_the_layers_of_contributing_are_those_that_are_enforced(container: str):
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (enforced,) = [contract["layers"] for contract in contracts if contract["containers"] == [container]]
+    drawn = [
+        block[2]
+        for block in FENCED.finditer((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+        if block[1] == "text"
+    ]
+    layers = [[re.split(r"  +", line)[0] for line in block.splitlines()] for block in drawn]
 
-    assert len(entries) > 40
-    assert [entry for entry in entries if not (ROOT / entry).exists()] == []
+    assert [layer for layer in enforced if layer != "__main__" and "(" not in layer] in layers
+
+
+def test_readme_is_read_in_minutes():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = next(python_blocks(ROOT / "README.md"))
+
+    assert text.count("\n") <= 150
+    assert len(first.strip().splitlines()) == 6
+    assert text.count("![") == 1
+
+
+def test_the_picture_of_the_readme_is_small():
+    (picture,) = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+
+    assert (ROOT / picture).stat().st_size < 150_000

@@ -51,7 +51,7 @@ def test_an_ess_target_takes_the_place_of_a_recipes_temperature() -> None:
 
 @pytest.mark.parametrize(
     ("objective", "bounds"),
-    [("flatnce", (1.0, 10.0, 100.0)), ("rpc", (0.1 / 128, 1 / 128, 10 / 128)), ("fmicl", (1.0, 10.0, 100.0))],
+    [("flatnce", (1.0, 10.0, 100.0)), ("rpc", (0.1 / 128, 1 / 128, 10 / 128)), ("fmicl", (0.2, 2.0, 20.0))],
 )
 def test_control_begins_at_the_objectives_own_temperature(objective: str, bounds: tuple[float, ...]) -> None:
     control = build_objective(TrainConfig(objective=objective)).scale.control  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT, option_of
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.request import EvaluationRequest as Defaults
@@ -22,37 +23,98 @@ NAMES = ", ".join(PROTOCOLS)
 def eval_command(
     encoder: Annotated[
         str,
-        typer.Argument(help="Run directory, encoder.safetensors, timm:NAME, torchvision:NAME or a state-dict file."),
+        typer.Argument(
+            help="What is measured: a run directory, encoder.safetensors, timm:NAME, torchvision:NAME or a state-dict "
+            "file."
+        ),
     ],
-    protocol: Annotated[str, Option(help=f"{NAMES}, several with commas between, or all.")] = "all",
-    data: Annotated[
-        str | None, Option(help="What train --data takes; default: the run's own, else the embedded images.")
-    ] = None,
-    data_dir: Annotated[str | None, Option(help="Where named datasets are; also FLATCLR_DATA.")] = None,
-    image_size: Annotated[int | None, Option(help="Side of the square images; default: the encoder's own.")] = None,
-    transfer_data: Annotated[str | None, Option(help="Data of transfer; default: scikit-learn's digits.")] = None,
+    protocol: Annotated[
+        str,
+        Option(help=f"The protocols, separated by commas: {NAMES}; 'all' runs every one.", rich_help_panel=MEASUREMENT),
+    ] = "all",
     layer: Annotated[
-        str | None, Option(help="Probe this layer instead of the output; all: every layer by depth, head included.")
+        str | None,
+        Option(
+            help="The layer to probe; 'all' probes every layer by depth, projection head included.",
+            rich_help_panel=MEASUREMENT,
+            show_default="the output",
+        ),
     ] = None,
-    architecture: Annotated[str | None, Option(help="Of a state-dict file: cnn, resnet18, timm:NAME ...")] = None,
+    draws: Annotated[
+        int, Option(help="How many subsets of labels the protocol semi draws.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.draws,
+    random_row: Annotated[
+        bool, Option(help="Whether random weights are measured too.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.random_row,
+    seed: Annotated[
+        int, Option(help="The seed of splits, draws and random weights.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.seed,
+    data: Annotated[
+        str | None,
+        Option(
+            help="The images to measure on: whatever flatclr train --data takes.",
+            rich_help_panel=DATA,
+            show_default="those of the run, else the embedded images",
+        ),
+    ] = None,
+    data_dir: Annotated[str | None, option_of("data_dir")] = None,
+    image_size: Annotated[
+        int | None,
+        Option(
+            help="The side in pixels that images are brought to.",
+            rich_help_panel=DATA,
+            show_default="that of the encoder",
+        ),
+    ] = None,
+    transfer_data: Annotated[
+        str | None,
+        Option(help="The data of the protocol transfer.", rich_help_panel=DATA, show_default="scikit-learn's digits"),
+    ] = None,
+    architecture: Annotated[
+        str | None,
+        Option(
+            help="The architecture of a state-dict file: cnn, resnet18, timm:NAME and so on.", rich_help_panel=ELSEWHERE
+        ),
+    ] = None,
     prefix: Annotated[
-        str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")
+        str,
+        Option(
+            help="What the keys of a state-dict file begin with, where it is not a usual prefix.",
+            rich_help_panel=ELSEWHERE,
+        ),
     ] = Defaults.prefix,
     mean: Annotated[
-        str | None, Option(help="Of the images in [0, 1], by channel with commas between, for weights from elsewhere.")
+        str | None,
+        Option(
+            help="The mean of the images in [0, 1] that the weights were trained on, one number per channel, separated "
+            "by commas.",
+            rich_help_panel=ELSEWHERE,
+        ),
     ] = None,
-    std: Annotated[str | None, Option(help="Deviation that goes with --mean.")] = None,
-    draws: Annotated[int, Option(help="Label subsets of semi.")] = Defaults.draws,
-    random_row: Annotated[bool, Option(help="Measure random weights too.")] = Defaults.random_row,
-    seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = Defaults.seed,
-    device: Annotated[str, Option(help="cpu, cuda, cuda:1; auto: cuda where there is one.")] = "auto",
-    out: Annotated[str | None, Option(help="Folder of results.json and the figure; default: by the encoder.")] = None,
+    std: Annotated[
+        str | None, Option(help="The standard deviation that goes with --mean.", rich_help_panel=ELSEWHERE)
+    ] = None,
+    device: Annotated[
+        str, Option(help="The device: cpu, cuda or cuda:1; auto: cuda where there is one.", rich_help_panel=HARDWARE)
+    ] = "auto",
+    out: Annotated[
+        str | None,
+        Option(
+            help="The folder of results.json and the figure.",
+            rich_help_panel=OUTPUT,
+            show_default="evaluation/ beside the encoder",
+        ),
+    ] = None,
     cache: Annotated[
-        bool, Option(help="Keep features beside the encoder, so that they are computed only once.")
+        bool,
+        Option(help="Whether features are kept on disk, so that they are computed only once.", rich_help_panel=OUTPUT),
     ] = True,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON line per result instead of the display.")] = False,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print one JSON line per result instead of the display.", rich_help_panel=OUTPUT),
+    ] = False,
 ) -> None:
-    """Measure an encoder: every protocol with 95 % intervals, beside random weights."""
+    """Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights."""
     from flatclr.cli.eval_display import EvaluationDisplay
 
     folder = Path(out) if out is not None else _home(encoder) / "evaluation"

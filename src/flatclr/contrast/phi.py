@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Phi:
-    """A function of a score with its derivative.
+    """A named function of a score, with its derivative.
 
     A fused kernel cannot call Python: it calls `device`, a function of Triton's that takes a score and the numbers the
     function closes over, and returns value and derivative.
@@ -36,9 +36,25 @@ class Phi:
     device: Callable[..., Any] | str | None = None
 
     def values(self, scores: Tensor) -> Tensor:
+        """phi of every score.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many values, in memory of their own.
+        """
         return _in_full(self.value(scores), scores)
 
     def slopes(self, scores: Tensor) -> Tensor:
+        """phi' of every score.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many derivatives, in memory of their own.
+        """
         return _in_full(self.derivative(scores), scores)
 
 

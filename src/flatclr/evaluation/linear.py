@@ -53,7 +53,14 @@ class Scaling:
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """What a fit gives: weights [d + 1, C] of scaled features and the constant 1, and how it was reached.
+    """What a fit gives: a classifier, and how it was reached.
+
+    Args:
+        weights_DC: [d + 1, C], of scaled features and the constant 1.
+        scaling: of the features, to mean 0 and deviation 1.
+        l2: the strength of the penalty.
+        iterations: of the solver.
+        converged: whether the gradient became small enough.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> fit_linear(x, torch.tensor([0, 0, 1, 1]), classes=2, l2=0.01).converged
@@ -67,13 +74,25 @@ class LinearClassifier:
     converged: bool
 
     def logits(self, features: Tensor) -> Tensor:
-        """[N, C] of features [N, d] as they were before scaling."""
+        """Scores of the classes.
+
+        Args:
+            features: [N, d], as they were before scaling.
+
+        Returns:
+            [N, C].
+        """
         return self.scaling(features.to(self.weights_DC.dtype)) @ self.weights_DC
 
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """The classifier, and every strength that was tried with its validation score, strongest first."""
+    """What `fit_probe` gives.
+
+    Args:
+        classifier: at the strength that was chosen.
+        path: every strength that was tried with its validation score, strongest first.
+    """
 
     classifier: LinearClassifier
     path: tuple[tuple[float, float], ...]

@@ -23,6 +23,23 @@ TRAINED, RANDOM = "trained", "random"
 class Row:
     """One protocol's verdict on one set of weights. Accuracies are shares of 1, information is in nats.
 
+    Args:
+        protocol: its name.
+        version: of the protocol; rows of different versions are not to be compared.
+        variant: "" where the protocol has only one.
+        data: name of the dataset.
+        layer: that was measured, "output" by default.
+        weights: "trained" or "random".
+        headline: the score to look at first.
+        scores: by name, with 95 % intervals.
+        chosen: what was fixed or selected, never on test data.
+        per_class: accuracy of every class.
+        confusion: counts of (class, predicted class).
+        correct: which test samples, one bit each in base64; "" where a sample is not just right or wrong.
+        seconds: that it took.
+        data_sha256: of both parts of the data.
+        seed: of splits, draws and random weights.
+
     >>> row = Row("knn", 2, "", "mine", "output", "trained", "top1", {"top1": Score(0.9, 0.85, 0.94)})
     >>> row.best.value
     0.9
@@ -63,7 +80,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found: all rows, and whose they are.
+    """What `evaluate` found: all rows, and whose they are. `found["knn"]` is the first trained row of a protocol.
+
+    Args:
+        encoder: what was evaluated, in words.
+        encoder_sha256: of its weights.
+        rows: one for each measurement.
+        skipped: protocols that were left out, each with the reason.
+        report: how the tensors of a file fitted the encoder.
+        architecture: None where too little is known of it to tell that two are the same.
+        normalisation: of images in [0, 1], as it was used.
+        set_aside: the file of earlier results of other weights or settings; "" where none was in the way.
 
     >>> row = Row("knn", 2, "", "mine", "output", "trained", "top1", {"top1": Score(0.9, 0.85, 0.94)})
     >>> Evaluation("encoder", "0" * 64, (row,))["knn"].best
@@ -89,7 +116,14 @@ class Evaluation:
         )
 
     def random_beside(self, row: Row) -> Row | None:
-        """The same measurement of random weights."""
+        """The same measurement of random weights.
+
+        Args:
+            row: of trained weights.
+
+        Returns:
+            The row; None where random weights were not measured.
+        """
         wanted = (*row.key[:-1], RANDOM)
         return next((other for other in self.rows if other.key == wanted), None)
 
@@ -139,8 +173,8 @@ def read_results(folder: Path) -> Evaluation | None:
     Returns:
         The evaluation; None where nothing readable is there.
 
-    Example:
-        found = read_results(Path("runs/first/evaluation"))
+    >>> read_results(Path("no/such/folder")) is None
+    True
     """
     try:
         content = json.loads((folder / RESULTS).read_text())

@@ -17,7 +17,12 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Per query; a query whose class has no other member is left out of both."""
+    """What `retrieve` found of every query; a query whose class has no other member is left out.
+
+    Args:
+        recall_NK: whether one of the first k samples is of the query's class, k as in `ranks`.
+        average_precision_N: of the query.
+    """
 
     recall_NK: Tensor  # whether one of the first k is of its class, k as in `ranks`
     average_precision_N: Tensor

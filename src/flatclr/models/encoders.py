@@ -37,6 +37,12 @@ WEIGHT_SOURCES = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_over
 class EncoderSpec:
     """What `build_encoder` needs to build an encoder again; says nothing about where its first weights came from.
 
+    Args:
+        name: of the architecture.
+        channels: of the images.
+        image_size: their side in pixels.
+        options: arguments of the architecture.
+
     >>> build_encoder("mlp", channels=3, image_size=8, width=16).spec.options["width"]
     16
     """
@@ -314,6 +320,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "cnn": SmallCNN,
     "mlp": MLP,
 }
+"""Architectures by the name that `build_encoder` takes, besides `timm:NAME` and `torchvision:NAME`."""
 
 
 class AdaptedEncoder(Encoder):

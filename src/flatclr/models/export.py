@@ -43,8 +43,11 @@ def export_onnx(
     Returns:
         The largest difference between its features under onnxruntime and those of PyTorch.
 
-    Example:
-        export_onnx(flatclr.load_encoder("runs/first"), "encoder.onnx")
+    >>> from tempfile import TemporaryDirectory
+    >>> encoder = flatclr.models.build_encoder("mlp", channels=1, image_size=4, width=8)
+    >>> with TemporaryDirectory() as folder:
+    ...     export_onnx(encoder, Path(folder) / "encoder.onnx") < 1e-4
+    True
     """
     require_file_target(path)
     encoder = unwrapped(encoder)
@@ -88,8 +91,11 @@ def export_folder(
     Returns:
         The folder, which `flatclr.load_encoder` loads.
 
-    Example:
-        export_folder(flatclr.load_encoder("runs/first"), "my-encoder")
+    >>> from tempfile import TemporaryDirectory
+    >>> encoder = flatclr.models.build_encoder("mlp", channels=1, image_size=4, width=8)
+    >>> with TemporaryDirectory() as folder:
+    ...     sorted(file.name for file in export_folder(encoder, folder).iterdir())
+    ['README.md', 'config.json', 'model.safetensors']
     """
     require_export_target(folder)
     encoder = unwrapped(encoder)

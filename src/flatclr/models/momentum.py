@@ -68,4 +68,5 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the copy makes of the inputs, without gradient."""
         return self.module(*inputs, **options)

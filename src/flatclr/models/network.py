@@ -75,6 +75,7 @@ class NormalisedEncoder(nn.Module):
         self.encoder, self.normalisation = encoder, normalisation_of(encoder)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Features [N, d] of images [N, C, S, S] in [0, 1]."""
         features: Tensor = self.encoder(images if self.normalisation is None else self.normalisation(images))
         return features
 

@@ -102,9 +102,13 @@ def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Modul
         The encoder in evaluation mode on the CPU. `.description` is what was saved with it, `.normalisation` what its
         images need (None: nothing), `.spec` how it was built. The random state is left as it was.
 
-    Example:
-        encoder = flatclr.load_encoder("runs/first")
-        features = encoder(encoder.normalisation(images))
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     built = flatclr.models.build_encoder("mlp", channels=1, image_size=8, width=4)
+    ...     _ = flatclr.models.save_encoder(folder, built, description={"data": "mine"})
+    ...     encoder = flatclr.load_encoder(folder)
+    >>> encoder(torch.zeros(2, 1, 8, 8)).shape, encoder.description["data"]
+    (torch.Size([2, 4]), 'mine')
     """
     document_path = _document_path(Path(path))
     in_hub_folder = document_path.name == FOLDER_DOCUMENT

@@ -28,9 +28,14 @@ def load_network(run: str | Path, *, into: nn.Module | None = None) -> Network |
         `(z,) = network(network.normalisation(images))`; of a run on paired data it is `TwoTowers`, and
         `z_x, z_y = network(x, y)` are to be compared by cosine. The random state is left as it was.
 
-    Example:
-        network = flatclr.load_network("runs/first")
-        (z,) = network(network.normalisation(images))
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     config = flatclr.TrainConfig(steps=1, batch_size=8, eval_samples=50, eval_start=False, encoder="mlp")
+    ...     config = config.changed(encoder_options={"width": 8}, device="cpu", out=folder)
+    ...     network = flatclr.load_network(flatclr.train(config).path)
+    >>> (z,) = network(network.normalisation(torch.rand(3, 1, 28, 28)))
+    >>> z.shape
+    torch.Size([3, 128])
     """
     opened = RunDirectory.open(Path(run))
     state = _network_state(opened)
@@ -49,8 +54,13 @@ def load_head(run: str | Path) -> nn.Sequential | None:
     Returns:
         The head in evaluation mode on the CPU; None where the run has no checkpoint any more.
 
-    Example:
-        head = flatclr.models.load_head("runs/first")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     config = flatclr.TrainConfig(steps=1, batch_size=8, eval_samples=50, eval_start=False, encoder="mlp")
+    ...     config = config.changed(encoder_options={"width": 8}, device="cpu", out=folder)
+    ...     head = flatclr.models.load_head(flatclr.train(config).path)
+    >>> head[-1].out_features
+    128
     """
     opened = RunDirectory.open(Path(run))
     if not has_checkpoints(opened.checkpoints):

@@ -22,6 +22,12 @@ CONTAINERS = ("state_dict", "model_state_dict", "model")  # where training scrip
 class WeightsReport:
     """How the tensors of a file fitted a module. Names are the module's, but `unexpected` ones are the file's.
 
+    Args:
+        loaded: in both.
+        missing: in the module, not in the file.
+        unexpected: in the file, not in the module.
+        mismatched: in both, with different shapes; not loaded.
+
     >>> report = WeightsReport(loaded=("weight",), missing=("bias",), unexpected=(), mismatched=())
     >>> report.complete, str(report)
     (False, '1 of 2 tensors loaded, 1 missing (bias)')

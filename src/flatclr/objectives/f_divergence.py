@@ -173,6 +173,17 @@ DIVERGENCES = {d.name: d for d in (KL, JS, PEARSON, HELLINGER, VLC)}
 
 
 def find_divergence(name: str, tsallis_alpha: float = 3.0) -> Divergence:
-    """One of the six by name: kl, js, pearson, hellinger, vlc or tsallis."""
+    """A divergence of f-MICL by its name.
+
+    Args:
+        name: "kl", "js", "pearson", "hellinger", "vlc" or "tsallis".
+        tsallis_alpha: order of the last, > 0 and not 1.
+
+    Returns:
+        f with its derivative and convex conjugate.
+
+    >>> find_divergence("pearson").derivative(torch.tensor(3.0))  # 2 (u - 1)
+    tensor(4.)
+    """
     require_one_of("divergence", name, (*DIVERGENCES, "tsallis"))
     return tsallis(tsallis_alpha) if name == "tsallis" else DIVERGENCES[name]

@@ -24,6 +24,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "geometry": GEOMETRY,
     "mi": MI,
 }
+"""The protocols by the name that `evaluate(..., protocol=)` and `flatclr eval --protocol` take."""
 
 
 def unfit(name: str, bench: Bench, *, probing: bool) -> str | None:
