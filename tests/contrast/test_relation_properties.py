@@ -14,8 +14,8 @@ from torch import Tensor
 
 import flatclr
 from flatclr.contrast.kernels import tiled_torch
-from tests import relation_oracles as ro
-from tests.relation_harness import CASES, PAIRINGS, ROUTES, Case, Tensors, options_of, problem_of, stats_of
+from tests.support import relation_oracles as ro
+from tests.support.relation_harness import CASES, PAIRINGS, ROUTES, Case, Tensors, options_of, problem_of, stats_of
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 seeds = st.integers(0, 2**32 - 1)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import flatclr
-from tests import relation_oracles as ro
-from tests.relation_harness import CASES, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, problem_of
+from tests.support import relation_oracles as ro
+from tests.support.relation_harness import CASES, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, problem_of
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_route = pytest.mark.parametrize("route", ROUTES)

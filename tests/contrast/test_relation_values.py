@@ -12,9 +12,18 @@ import torch
 
 import flatclr
 from flatclr.contrast.kernels import tiled_torch
-from tests import relation_oracles as ro
-from tests.oracles import logsumexp
-from tests.relation_harness import PAIRINGS, RELATIONS, ROUTES, Tensors, is_plain, options_of, problem_of, stats_of
+from tests.support import relation_oracles as ro
+from tests.support.oracles import logsumexp
+from tests.support.relation_harness import (
+    PAIRINGS,
+    RELATIONS,
+    ROUTES,
+    Tensors,
+    is_plain,
+    options_of,
+    problem_of,
+    stats_of,
+)
 
 every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
 every_relation = pytest.mark.parametrize("relation", RELATIONS.values(), ids=RELATIONS)

@@ -12,8 +12,8 @@ import torch
 import flatclr
 from flatclr.objectives import f_micl_gaussian, find_divergence
 from flatclr.objectives.nce import holder_log_mean
-from tests import relation_oracles as ro
-from tests.relation_harness import ROUTES, OrderedU, Tensors, options_of, problem_of, stats_of
+from tests.support import relation_oracles as ro
+from tests.support.relation_harness import ROUTES, OrderedU, Tensors, options_of, problem_of, stats_of
 
 every_route = pytest.mark.parametrize("route", ROUTES)
 

@@ -13,9 +13,9 @@ import flatclr
 from flatclr.contrast import relation
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.relation import PAIRINGS, Group
-from tests import relation_oracles as ro
-from tests.relation_harness import CASES, ROUTES, Tensors, problem_of
-from tests.test_relation_values import chosen, require_equal
+from tests.contrast.test_relation_values import chosen, require_equal
+from tests.support import relation_oracles as ro
+from tests.support.relation_harness import CASES, ROUTES, Tensors, problem_of
 
 Plan = Callable[[int], tuple[Group, ...]]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.oracles import GENERATORS, Array, importance_weights, logsumexp
+from tests.support.oracles import GENERATORS, Array, importance_weights, logsumexp
 
 Member = tuple[int | str, int]  # (view, sample), ("queue", m), or ("hard", sample * H + h)
 

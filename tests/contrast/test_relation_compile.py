@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.relation_harness import CASES, RELATIONS, Tensors, problem_of
+from tests.support.relation_harness import CASES, RELATIONS, Tensors, problem_of
 
 NAMED = {case.name: case for case in CASES}
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import flatclr
 from flatclr import Objective
-from tests import oracles
-from tests import relation_oracles as ro
-from tests.harness import COSINE
-from tests.relation_oracles import Anchor, Problem
+from tests.support import oracles
+from tests.support import relation_oracles as ro
+from tests.support.harness import COSINE
+from tests.support.relation_oracles import Anchor, Problem
 
 PAIRINGS = ("views", "cross", "one_way", "within")
 ROUTES = ("dense", "streamed")

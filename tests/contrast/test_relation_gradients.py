@@ -12,9 +12,9 @@ from torch import Tensor
 
 import flatclr
 from flatclr.contrast.kernels import tiled_torch
-from tests import oracles
-from tests import relation_oracles as ro
-from tests.relation_harness import CASES, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, options_of, problem_of
+from tests.support import oracles
+from tests.support import relation_oracles as ro
+from tests.support.relation_harness import CASES, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, options_of, problem_of
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_route = pytest.mark.parametrize("route", ROUTES)

@@ -10,8 +10,8 @@ import torch
 import flatclr
 from flatclr.contrast import relation, route
 from flatclr.contrast.kernels import tiled_torch
-from tests.relation_harness import PAIRINGS
-from tests.test_contrast import LargestTensor
+from tests.support.memory import LargestTensor
+from tests.support.relation_harness import PAIRINGS
 
 N, D, EDGE = 256, 2, 64
 
