@@ -26,6 +26,7 @@ from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
+WIDEST_FUSED = 256  # features; from 384 on strips are 4 to 5 times faster (results/loss_widths.jsonl)
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
         return "drawn"
     options, layout = batch.options, batch.layout
     asked = _asked(options.route, options.backend)
+    if asked == "triton":
+        asked = _with_triton(batch.views[0])
     if asked != "auto":
         _require_possible(asked, batch, phi, plain=plain)
         return asked
@@ -131,7 +134,8 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
         return "dense"
     alone = layout.ranks.size == 1
     if options.backend == "auto" and alone and prefers_fused(batch.views[0]):
-        return "fused" if phi is None or kernels_of("fused").knows(phi) else "streamed"
+        best = _with_triton(batch.views[0])
+        return best if phi is None or kernels_of(best).knows(phi) else "streamed"
     return "streamed"
 
 
@@ -144,7 +148,7 @@ def _widest(batch: Batch) -> int:
 
 
 def prefers_fused(embeddings: Tensor) -> bool:
-    """Whether streaming these is a matter for the fused kernels.
+    """Whether streaming these is a matter for Triton's kernels.
 
     In half precision on a GPU, called eagerly, they were faster at every size that is streamed, from 1.5 times at 2,048
     rows to 26 times at 65,536 (`results/loss_gpu.jsonl`); a graph of torch.compile they would break.
@@ -161,13 +165,19 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
     return batch.options.route != "dense" or (batch.queue is None and dense.has_tile(batch.layout))
 
 
+def _with_triton(embeddings: Tensor) -> str:
+    """The faster of the routes that need Triton."""
+    half = embeddings.dtype in (torch.bfloat16, torch.float16)
+    return "strips" if half and embeddings.shape[1] > WIDEST_FUSED else "fused"
+
+
 def _asked(route: str, backend: str) -> str:
     """What route and backend ask for together."""
     if backend == "triton" and route in ("dense", "streamed"):
         raise ValueError(f"route must be 'fused' or 'strips' with backend='triton', got {route!r}; leave one out.")
     if backend == "torch" and route in TRITON_MODULES:
         raise ValueError(f"backend must be 'triton' with route={route!r}, got 'torch'; leave one of them out.")
-    return "fused" if backend == "triton" and route == "auto" else route
+    return "triton" if backend == "triton" and route == "auto" else route
 
 
 def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:

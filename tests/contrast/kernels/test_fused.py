@@ -199,14 +199,15 @@ def test_functions_of_pairs_are_summed_over_features_chunk_by_chunk(d: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("pairs", "queue", "expected"), [(512, 0, "dense"), (16, 0, "dense"), (16, 1, "fused"), (513, 0, "fused")]
+    ("pairs", "queue", "d", "expected"),
+    [(512, 0, 4, "dense"), (16, 0, 4, "dense"), (16, 1, 4, "fused"), (513, 0, 256, "fused"), (513, 0, 257, "strips")],
 )
-def test_auto_takes_the_fused_kernels_for_large_batches_and_those_with_a_queue(
-    pairs: int, queue: int, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_auto_takes_triton_for_large_batches_and_queues_and_strips_for_wide_embeddings(
+    pairs: int, queue: int, d: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route, "prefers_fused", lambda _: True)  # as in half precision on a GPU
-    z = torch.randn(pairs, 4)
-    negatives = torch.randn(queue, 4) if queue else None
+    monkeypatch.setattr(route, "prefers_fused", lambda _: True)  # as on a GPU
+    z = torch.randn(pairs, d, dtype=torch.bfloat16)
+    negatives = torch.randn(queue, d, dtype=torch.bfloat16) if queue else None
     assert route.route_of(flatclr.PairSet.of(z, z, negatives=negatives), plain=True) == expected
 
 
