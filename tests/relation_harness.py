@@ -248,3 +248,12 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
+NAMED = {case.name: case for case in CASES}
+# one of every kind, for claims that do not depend on the formula
+KINDS = [
+    NAMED[name]
+    for name in (
+        *("info_nce", "flat_nce", "sup_con_outside", "sup_con_inside", "dv", "nwj", "flo", "flo_module", "rpc"),
+        *("align_uniform_1.5", "holder_0", "holder_2", "holder_-inf", "fmicl_js", "fmicl_tsallis_cosine"),
+    )
+]
