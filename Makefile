@@ -45,8 +45,9 @@ bench: $(STAMP) ## measure against plain PyTorch and append to results/
 bench-gpu: ## measure on a CUDA device, with the python at hand, and append to results/
 	PYTHONPATH=src:. python3 -m benchmarks.loss_gpu
 
-docs: $(STAMP) ## run the code blocks of README and docs
-	$(BIN)/python -m pytest tests/test_docs.py
+docs: $(STAMP) ## write docs/reference from the code, then run the code blocks of README and docs
+	$(BIN)/python -m scripts.reference
+	$(BIN)/python -m pytest tests/docs
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,8 +13,10 @@ import torch
 if not importlib.util.find_spec("triton"):  # optional: without it these cannot be imported
     collect_ignore_glob = [
         "src/flatclr/contrast/kernels/fused_*.py",
+        "src/flatclr/contrast/kernels/strips*.py",
         "src/flatclr/data/views/fused.py",
         "src/flatclr/data/views/kernels/*.py",
+        "src/flatclr/objectives/device/*.py",
     ]
 elif not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: before anything asks for the fused backend

@@ -25,7 +25,7 @@ import flatclr
 from benchmarks import record
 from flatclr.data import Dataset, ResidentImages, open_dataset
 from flatclr.evaluation.finetune import Recipe, class_balanced, finetune
-from flatclr.evaluation.subjects import open_subject
+from flatclr.evaluation.opening import open_subject
 
 CANDIDATES = {
     "from the probe, crops from 0.7": replace(Recipe(), smallest_crop=0.7),

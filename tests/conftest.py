@@ -6,7 +6,6 @@ import hypothesis
 import pytest
 import torch
 
-from flatclr.contrast import route
 from flatclr.contrast.kernels import tiled_torch
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=40)
@@ -24,10 +23,9 @@ def _fixed_seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["kept", "streamed"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways through the core: the kept tile, and streaming with tiles so small that every batch has several."""
+@pytest.fixture(params=["dense", "streamed"])
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both routes of PyTorch's operations, to be passed on; streamed tiles are so small that every batch has several."""
     if request.param == "streamed":
-        monkeypatch.setattr(route, "LARGEST_DENSE", 0)
         monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 3)
     return str(request.param)

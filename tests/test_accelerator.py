@@ -72,7 +72,7 @@ def test_another_missing_module_is_not_taken_for_triton(monkeypatch: pytest.Monk
     assert with_triton("flatclr.accelerator") is importlib.import_module("flatclr.accelerator")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernel is compiled: see test_gpu")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernel is compiled: see test_gpu.py")
 def test_the_trial_of_the_views_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from flatclr.data.views import fused, gathered

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests import distributed_worker
+from tests.support import distributed_worker
 
 pytestmark = pytest.mark.distributed
 
@@ -32,7 +32,15 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     root = Path(__file__).parent.parent
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed_worker", str(rank), str(world), str(out / "store"), str(out)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.distributed_worker",
+                str(rank),
+                str(world),
+                str(out / "store"),
+                str(out),
+            ],
             cwd=root,
             stderr=subprocess.PIPE,
             text=True,

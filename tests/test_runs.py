@@ -1,6 +1,7 @@
 """Run directories, and what they say about the machine they were made on."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import yaml
 
 from flatclr import runs
+from flatclr.runs import RunDirectory, new_directory
 
 
 def test_a_measurement_names_processor_versions_and_commit():
@@ -58,3 +60,23 @@ def test_a_folder_that_leads_nowhere_is_an_error_not_a_search(tmp_path: Path):
 
     with pytest.raises(FileExistsError):
         runs.new_directory(tmp_path / "runs" / "one")
+
+
+def test_directories_made_at_once_are_different(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: new_directory(tmp_path / "runs" / "run"), range(24)))
+    assert sorted(path.name for path in made) == sorted(["run", *(f"run-{n}" for n in range(2, 25))])
+
+
+def test_of_runs_that_start_in_one_directory_one_gets_it(tmp_path: Path) -> None:
+    def create(number: int) -> bool:
+        try:
+            RunDirectory.create(tmp_path, {"number": number})
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(24)))
+    assert won.count(True) == 1
+    assert RunDirectory(tmp_path).config() == {"number": won.index(True)}

@@ -55,7 +55,7 @@ def make_runs(args: argparse.Namespace) -> int:
 def write_tables(args: argparse.Namespace) -> int:
     from benchmarks.cifar10 import pages
 
-    for path in pages.write(args.results, SCALES[args.plan], readme=args.readme):
+    for path in pages.write(args.results, SCALES[args.plan], docs=args.docs):
         print(path)
     return 0
 
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     made.set_defaults(command=make_runs)
 
     written = commands.add_parser("tables", parents=[common], help="write tables and figures from what is kept")
-    written.add_argument("--readme", action="store_true", help="and the headline table of README.md")
+    written.add_argument("--docs", action="store_true", help="and the headline table of docs/benchmarks.md")
     written.set_defaults(command=write_tables)
     return parser
 

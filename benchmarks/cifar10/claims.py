@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatclr.evaluation.intervals import Score
 
-HELD, FAILED, OPEN = "Held", "Did not hold", "Not told"
+HELD, FAILED, OPEN = "held", "did not hold", "open"
+ORDER = (HELD, FAILED, OPEN)
+PLURAL = {"is": "are", "goes": "go"}  # verbs whose plural is not the singular without its s
 
 
 @dataclass(frozen=True)
 class Claim:
     """Something about a subject, and by every measure of it a number that is above zero where it holds.
 
+    The predicate begins with its verb.
+
     >>> level, above = Score(0.0, -1.0, 1.0), Score(2.0, 1.0, 3.0)
-    >>> Claim("a", "better than b", {"kNN": above, "linear": level}).verdict
-    ('Held', 'better than b (by kNN; not told by linear)')
-    >>> Claim("b", "better than a", {"kNN": Score(-2.0, -3.0, -1.0)}).verdict
-    ('Did not hold', 'better than a')
+    >>> Claim("a", "is better than b", {"kNN": above, "linear": level}).verdict
+    'held by kNN, open by linear'
+    >>> Claim("b", "is better than a", {"kNN": Score(-2.0, -3.0, -1.0)}).verdict
+    'did not hold'
     """
 
     subject: str
@@ -27,43 +31,47 @@ class Claim:
     measured: Mapping[str, Score]
 
     @property
-    def verdict(self) -> tuple[str, str]:
-        """Which it is, and the predicate with what told it where not all measures did."""
+    def verdict(self) -> str:
+        """Whether it held, and by which measures where not all of them say so."""
         signs = {name: _sign(score) for name, score in self.measured.items()}
         told = [name for name in signs if signs[name]]
         if len({signs[name] for name in told}) != 1:
-            return OPEN, f"{self.predicate} ({joined(told)} contradict each other)" if told else self.predicate
+            return f"{OPEN}: {joined(told)} contradict each other" if told else OPEN
         word = HELD if signs[told[0]] > 0 else FAILED
         doubt = [name for name in signs if not signs[name]]
-        return word, f"{self.predicate} (by {joined(told)}; not told by {joined(doubt)})" if doubt else self.predicate
+        return f"{word} by {joined(told)}, {OPEN} by {joined(doubt)}" if doubt else word
 
 
-def in_short(claims: Sequence[Claim], cannot: str) -> str:
-    """The paragraph of a page.
+def judged(claims: Sequence[Claim]) -> list[dict[str, str]]:
+    """A row per claim and verdict, those that held first; subjects of one claim stand together.
 
     >>> above = {"kNN": Score(2.0, 1.0, 3.0)}
-    >>> in_short([Claim("a", "good", above), Claim("b", "good", above), Claim("a", "cheap", {})], "why.")
-    'Held: a and b good. Not told: a cheap. Cannot be shown here: why.'
+    >>> for row in judged([Claim("a", "is cheap", {}), Claim("a", "is good", above), Claim("b", "is good", above)]):
+    ...     print(row["claim"], "|", row["verdict"])
+    a and b are good. | held
+    a is cheap. | open
     """
-    groups: dict[str, dict[str, list[str]]] = {HELD: {}, FAILED: {}, OPEN: {}}
+    subjects: dict[tuple[str, str], list[str]] = {}
     for claim in claims:
-        word, predicate = claim.verdict
-        groups[word].setdefault(predicate, []).append(claim.subject)
-    found = [f"{word}: {'; '.join(_told(group))}." for word, group in groups.items() if group]
-    return " ".join([*found, f"Cannot be shown here: {cannot}"])
+        subjects.setdefault((claim.verdict, claim.predicate), []).append(claim.subject)
+    in_order = sorted(subjects, key=lambda found: next(i for i, word in enumerate(ORDER) if found[0].startswith(word)))
+    return [{"claim": _sentence(subjects[found], found[1]), "verdict": found[0]} for found in in_order]
 
 
-def joined(parts: Iterable[str]) -> str:
+def joined(parts: Iterable[str], by: str = "and") -> str:
     """
     >>> joined(["a", "b", "c"])
     'a, b and c'
     """
     *most, last = list(parts) or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {by} {last}" if most else last
 
 
-def _told(group: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    yield from (f"{joined(subjects)} {predicate}" for predicate, subjects in group.items())
+def _sentence(subjects: Sequence[str], predicate: str) -> str:
+    verb, _, rest = predicate.partition(" ")
+    if len(subjects) > 1:
+        verb = PLURAL.get(verb, verb.removesuffix("s"))
+    return f"{joined(subjects)} {verb} {rest}."
 
 
 def _sign(score: Score) -> int:

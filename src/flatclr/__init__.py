@@ -11,6 +11,7 @@ from flatclr import diagnostics, mi, objectives
 from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.models.saving import load_encoder
+from flatclr.models.trained import load_network
 from flatclr.objectives import (
     DV,
     FLO,
@@ -25,7 +26,7 @@ from flatclr.objectives import (
     Objective,
     SupCon,
 )
-from flatclr.training import TrainConfig, load_network, train
+from flatclr.training import TrainConfig, train
 
 __version__ = "0.1.0"
 

@@ -24,7 +24,7 @@ from benchmarks.cifar10.plan import FULL, NCE, Scale
 from flatclr.files import replace_files
 from flatclr.plots import figure_bytes
 
-README = record.RESULTS.parent / "README.md"
+BENCHMARKS = record.RESULTS.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- cifar10:begin -->", "<!-- cifar10:end -->"
 
 
@@ -38,7 +38,7 @@ PAGES: dict[str, Callable[[Book], Page]] = {
 }
 
 
-def write(home: Path, scale: Scale = FULL, *, readme: bool = False) -> list[Path]:
+def write(home: Path, scale: Scale = FULL, *, docs: bool = False) -> list[Path]:
     """All pages and figures; returns their paths."""
     book = Book(scale, kept_runs(home))
     contents: dict[Path, bytes] = {}
@@ -48,22 +48,22 @@ def write(home: Path, scale: Scale = FULL, *, readme: bool = False) -> list[Path
         contents |= {home / f"{figure}.png": figure_bytes(drawn) for figure, drawn in page.figures.items()}
     home.mkdir(parents=True, exist_ok=True)
     replace_files(contents)
-    if readme:
-        replace_files({README: with_headline(README.read_text(), headline(book)).encode()})
-    return [*contents, *([README] if readme else [])]
+    if docs:
+        replace_files({BENCHMARKS: with_headline(BENCHMARKS.read_text(), headline(book)).encode()})
+    return [*contents, *([BENCHMARKS] if docs else [])]
 
 
 def with_headline(text: str, table: str) -> str:
-    """README with the table between its marks."""
+    """docs/benchmarks.md with the table between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
-        raise ValueError(f"README must hold the lines {BEGIN} and {END}, got none; add them where the table belongs.")
+        raise ValueError(f"the page must hold the lines {BEGIN} and {END}, got none; add them where the table belongs.")
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def headline(book: Book) -> str:
-    """The table of README: objectives by batch size, and the time to accuracy."""
+    """The tables of docs/benchmarks.md: objectives by batch size, and the time to accuracy."""
     table = book.cells("grid")
     if not any(cell.runs for cell in table):
         return "Not run yet."
@@ -76,10 +76,10 @@ def headline(book: Book) -> str:
         rows.append(row)
     seeds = joined(str(seed) for seed in sorted({seed for cell in table for seed in cell.seeds}))
     intro = (
-        f"ResNet-18 without labels for {book.scale.epochs:g} epochs, seeds {seeds}, the learning rate tuned for each "
-        f"batch size on held-out training images. {protocols(book.scale)} Means ± standard deviations over seeds, "
-        "with 95 % intervals over test images and seeds; differences are those on these test images, with intervals "
-        "over seeds that hold together with 95 %."
+        f"ResNet-18 without labels for {book.scale.epochs:g} epochs, seeds {seeds}. The learning rate is tuned for "
+        f"each batch size on held-out training images. {protocols(book.scale)} Accuracies are means ± standard "
+        "deviations over seeds, with 95 % intervals over test images and seeds. Differences are on these test images; "
+        "their intervals over seeds hold together with 95 %."
     )
     says = [
         compared_batches(table, judge, book.scale),

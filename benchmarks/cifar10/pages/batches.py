@@ -24,6 +24,7 @@ from benchmarks.cifar10.pages.common import (
     protocols,
     score_text,
     seed_counts,
+    spoken,
     those_said,
 )
 from benchmarks.cifar10.plan import BETWEEN, CONTROLLED, NCE, SIMCLR, Scale
@@ -44,7 +45,7 @@ def batch_page(book: Book) -> Page:
         record.markdown([cell_row(cell, spread) for cell in table]),
         *those_said([_untrained(book)]),
         "## At equal updates",
-        f"Batch {scale.small} stopped at the updates of batch {scale.large}, with a schedule of its own: it has seen "
+        f"Batch {scale.small} stops at the updates of batch {scale.large}, with a schedule of its own. It has seen "
         f"{scale.large // scale.small} times fewer images. Intervals rest on the spread over seeds of these runs.",
         record.markdown([cell_row(cell, {p: pooled_spread(equal, p) for p in spread}) for cell in equal]),
     ]
@@ -55,8 +56,8 @@ def batch_page(book: Book) -> Page:
         _snr(table),
     ]
     cannot = (
-        f"what happens beyond {scale.epochs:g} epochs, with other encoders or other images;{seed_counts(table)} one "
-        f"learning rate for all objectives of a batch size, tuned on {SIMCLR}.{_confounded(table)}"
+        f"What happens beyond {scale.epochs:g} epochs, with other encoders or with other images.{seed_counts(table)} "
+        f"All objectives of a batch size share one learning rate, tuned on {spoken(SIMCLR)}.{_confounded(table)}"
     )
     findings = findings_of(_batch_claims(table, judge, scale), cannot, says)
     drawn = {"batch_size": figures.accuracies_figure(table, spread), "gauges": figures.curves_figure(table)}
@@ -68,19 +69,19 @@ def batch_page(book: Book) -> Page:
 def _batch_claims(table: Sequence[Cell], judge: Judge, scale: Scale) -> list[Claim]:
     small, large = scale.small, scale.large
     claims = [
-        Claim(flat, f"above {info} at batch {batch}", gains_of(one, other, judge))
+        Claim(spoken(flat), f"is above {spoken(info)} at batch {batch}", gains_of(one, other, judge))
         for batch in sorted({cell.batch for cell in table})
         for flat, info in FLAT_AGAINST
         if (one := cell_of(table, flat, batch)) and (other := cell_of(table, info, batch))
     ]
     claims += [
-        Claim(one.objective, f"losing from batch {large} to batch {small}", gains_of(other, one, judge))
+        Claim(spoken(one.objective), f"loses from batch {large} to batch {small}", gains_of(other, one, judge))
         for one, other in _batch_pairs(table, scale)
     ]
     best, controlled = _best_infonce(table, scale), cell_of(table, CONTROLLED, small)
     if best and controlled:
-        predicate = f"at batch {small} above the best InfoNCE at batch {large}"
-        claims.append(Claim(CONTROLLED, predicate, gains_of(controlled, best, judge)))
+        predicate = f"is above the best InfoNCE at batch {large}"
+        claims.append(Claim(f"{spoken(CONTROLLED)} and batch {small}", predicate, gains_of(controlled, best, judge)))
     return [claim for claim in claims if claim.measured]
 
 
@@ -120,26 +121,27 @@ def compared_batches(table: Sequence[Cell], judge: Judge, scale: Scale) -> str |
     for small, large in _batch_pairs(table, scale):
         gains = gains_of(small, large, judge)
         if gains:
-            parts.append(f"{small.objective} {gains_text(gains)}")
-            verdicts.setdefault(_batch_verdict(gains, scale.large // scale.small), []).append(small.objective)
+            name = spoken(small.objective)
+            parts.append(f"{name} {gains_text(gains)}.")
+            verdicts.setdefault(_batch_verdict(gains, scale.large // scale.small), []).append(name)
     if not parts:
         return None
-    told = " ".join(f"{verdict}: {joined(names)}." for verdict, names in verdicts.items())
-    return f"Points at batch {scale.small} less batch {scale.large}: {joined(parts)}. {told}"
+    told = [verdict.format(joined(names)) for verdict, names in verdicts.items()]
+    return " ".join([f"Batch {scale.small} against batch {scale.large}:", *parts, *told])
 
 
 def _batch_verdict(gains: Mapping[str, Score], times_fewer: int) -> str:
     if any(math.isnan(gain.low) for gain in gains.values()):
-        return "Too few seeds for a verdict"
+        return "{}: too few seeds for a verdict."
     worse, level = ([p for p, gain in gains.items() if (gain.high < 0) is is_worse] for is_worse in (True, False))
     if not worse:
         return (
-            f"Not shown to be worse at the small batch, which makes {times_fewer} times the updates, so that whether "
-            f"another objective saves a factor of {times_fewer} in batch size cannot be answered at this length"
+            f"No loss is shown for {{}} at the small batch, which makes {times_fewer} times the updates. So these runs "
+            f"cannot say whether another objective saves a factor of {times_fewer} in batch size."
         )
     if level:
-        return f"Worse at the small batch by {joined(worse)}, which {joined(level)} does not show"
-    return f"Worse at the small batch by {joined(worse)}, so that another objective has something to win back"
+        return f"The loss of {{}} shows by {joined(worse)}, but not by {joined(level)}."
+    return f"The loss of {{}} shows by {joined(worse)}: another objective could win it back."
 
 
 def _flat_against_infonce(table: Sequence[Cell], batch: int, judge: Judge) -> str | None:
@@ -148,31 +150,30 @@ def _flat_against_infonce(table: Sequence[Cell], batch: int, judge: Judge) -> st
         one, other = cell_of(table, flat, batch), cell_of(table, info, batch)
         gains = gains_of(one, other, judge) if one and other else {}
         if gains:
-            parts.append(f"{flat} less {info} {gains_text(gains)}")
-    return f"Points at batch {batch}: {joined(parts)}." if parts else None
+            parts.append(f"{spoken(flat)} {gains_text(gains)} against {spoken(info)}.")
+    return " ".join([f"At batch {batch}:", *parts]) if parts else None
 
 
 def eight_times(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
+    """The small batch with FlatNCE against the large one with the best InfoNCE."""
     best = _best_infonce(table, scale)
     small = cell_of(table, CONTROLLED, scale.small)
     gains = gains_of(small, best, judge) if small and best else {}
     if best is None or not gains:
         return None
     told = (
-        f"Points between batches: {CONTROLLED} at batch {scale.small} less {best.objective}, the best InfoNCE by kNN, "
-        f"at batch {scale.large} {gains_text(gains)}."
+        f"Across batch sizes, {spoken(CONTROLLED)} and batch {scale.small} {gains_text(gains)} against "
+        f"{spoken(best.objective)} and batch {scale.large}, the best InfoNCE by kNN."
     )
     if any(math.isnan(gain.low) or gain.high < 0 for gain in gains.values()):
         return told
-    most = joined(f"{max(0.0, -100 * gain.low):.1f} points by {name}" for name, gain in gains.items())
-    told += f" A loss of more than {most} is excluded."
+    most = joined(f"{max(0.0, -100 * gain.low):.1f} {name} points" for name, gain in gains.items())
+    told += f" The runs exclude a loss of more than {most}."
     itself = cell_of(table, best.objective, scale.small)
     losses = gains_of(itself, best, judge) if itself else {}
     if any(gain.high < 0 for gain in losses.values()):
         return told
-    return (
-        f"{told} But {best.objective} at batch {scale.small} is not shown to lose either, so that this shows no saving."
-    )
+    return f"{told} But {spoken(best.objective)} shows no loss at batch {scale.small} either: no saving is shown."
 
 
 def _equal_updates(table: Sequence[Cell], equal: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
@@ -181,13 +182,11 @@ def _equal_updates(table: Sequence[Cell], equal: Sequence[Cell], judge: Judge, s
         large = cell_of(table, cell.objective, scale.large)
         gains = gains_of(cell, large, judge) if large else {}
         if gains:
-            parts.append(f"{cell.objective} {gains_text(gains)}")
+            parts.append(f"{spoken(cell.objective)} {gains_text(gains)}.")
     if not parts:
         return None
-    return (
-        f"Points at equal updates, batch {scale.small} less batch {scale.large}, with "
-        f"{scale.large // scale.small} times fewer images: {joined(parts)}."
-    )
+    fewer = f"with {scale.large // scale.small} times fewer images"
+    return " ".join([f"Batch {scale.small} against batch {scale.large} at equal updates, {fewer}:", *parts])
 
 
 def _snr(table: Sequence[Cell]) -> str | None:
@@ -196,9 +195,9 @@ def _snr(table: Sequence[Cell]) -> str | None:
         return None
     (least, low), (most, high) = (pick(found.items(), key=lambda item: item[1]) for pick in (min, max))
     return (
-        f"Gradient SNR over the last quarter is between {low:.2f} ({least[0]}, batch {least[1]}) and {high:.2f} "
-        f"({most[0]}, batch {most[1]}), without the {SNR_FLOOR:.2f} of noise alone, with which the figure has "
-        "it; eight batches tell little so near to that."
+        f"Over the last quarter, gradient SNR is between {low:.2f} ({spoken(least[0])}, batch {least[1]}) and "
+        f"{high:.2f} ({spoken(most[0])}, batch {most[1]}). The {SNR_FLOOR:.2f} that noise alone reads are taken out "
+        "here; the figure includes them. Eight batches tell little so close to that."
     )
 
 
@@ -210,8 +209,8 @@ def _confounded(table: Sequence[Cell]) -> str:
         return ""
     held = joined(f"{beta:.1f} at batch {batch}" for batch, beta in sorted(betas.items()))
     return (
-        f" Nor can it tell objective from temperature: {CONTROLLED} settled at a beta of {held}, and InfoNCE ran at "
-        f"{joined(f'{beta:g}' for beta in fixed)} only."
+        f" The runs do not tell objective from temperature: {spoken(CONTROLLED)} settled at a beta of {held}, and "
+        f"InfoNCE ran at {joined(f'{beta:g}' for beta in fixed)} only."
     )
 
 
@@ -231,5 +230,5 @@ def _untrained(book: Book) -> str | None:
     for run in book.there(book.runs("grid")):
         knn, linear = run.untrained("knn"), run.untrained("linear")
         if knn is not None and linear is not None:
-            return f"Untrained, the encoder has {score_text(knn)} % by kNN and {score_text(linear)} % by linear probe."
+            return f"The untrained encoder has {score_text(knn)} % by kNN and {score_text(linear)} % by linear probe."
     return None

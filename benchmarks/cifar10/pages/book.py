@@ -59,7 +59,7 @@ class Book:
         return self.cells("grid") + [cell for group in between if any(c.runs for c in group) for cell in group]
 
     def batch_judge(self) -> Judge:
-        """Over all differences that the page of batch sizes and README speak of."""
+        """Over all differences that the page of batch sizes and docs/benchmarks.md speak of."""
         table, small, large = self.grid(), self.scale.small, self.scale.large
         pairs = [(name, small, name, large) for name in INFONCE]
         pairs += [(one, b, other, b) for b in sorted({c.batch for c in table}) for one, other in FLAT_AGAINST]

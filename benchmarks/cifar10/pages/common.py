@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from benchmarks import record
 from benchmarks.cifar10 import figures
-from benchmarks.cifar10.claims import Claim, in_short, joined
+from benchmarks.cifar10.claims import Claim, joined, judged
 from benchmarks.cifar10.data import HELD_OUT
 from benchmarks.cifar10.kept import KeptRun, held_out_knn
 from benchmarks.cifar10.pages.book import NOT_RUN, Book, Row, Spreads
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GAUGES = (
-    "ESS, bound / ceiling, beta and gradient SNR are means over the last quarter of a run. Gradient SNR is what is "
-    f"left of the measured one without noise, which alone reads {SNR_FLOOR:.2f} from eight batches. Pool MI is "
-    "InfoNCE's bound at the best beta against a pool of as many images for every batch size; these are training "
-    "images, as are those of the mini-batches."
+    "ESS, bound / ceiling, beta and gradient SNR are means over the last quarter of a run. Gradient SNR has the share "
+    f"of noise taken out, which alone reads {SNR_FLOOR:.2f} from eight batches. Pool MI is InfoNCE's bound at the best "
+    "beta, against a pool of the same size for every batch size. Pool and mini-batches are training images."
 )
+NOTHING, UNJUDGED = "shows no clear difference by", "differs, with too few seeds for an interval, by"
 Tried = TypeVar("Tried", int, float)
 
 
@@ -88,9 +89,38 @@ def gains_of(one: Cell, other: Cell, judge: Judge) -> dict[str, Score]:
     return {name: gain for name, gain in found.items() if gain is not None}
 
 
+def spoken(objective: str) -> str:
+    """An objective's label as it stands in a sentence.
+
+    >>> spoken("InfoNCE, temperature 0.5"), spoken("FlatNCE, ESS 0.25")
+    ('InfoNCE at temperature 0.5', 'FlatNCE at ESS 0.25')
+    """
+    return objective.replace(", ", " at ")
+
+
 def gains_text(gains: Mapping[str, Score]) -> str:
-    doubts = {name: ", not told apart" if gain.low <= 0 <= gain.high else "" for name, gain in gains.items()}
-    return f"({'; '.join(f'{points_text(gain)} by {name}{doubts[name]}' for name, gain in gains.items())})"
+    """What differences show, as the verb of a sentence; brackets are intervals.
+
+    >>> gains_text({"kNN": Score(0.05, 0.04, 0.06), "linear": Score(0.02, 0.01, 0.03)})
+    'gains 5.0 kNN points [4.0, 6.0] and 2.0 linear points [1.0, 3.0]'
+    >>> gains_text({"kNN": Score(-0.05, -0.06, -0.04), "linear": Score(0.01, -0.01, 0.03)})
+    'loses 5.0 kNN points [4.0, 6.0] and shows no clear difference by linear (+1.0 [-1.0, +3.0])'
+    """
+    parts: dict[str, list[str]] = {}
+    for name, gain in gains.items():
+        verb, what = _shown(name, gain)
+        parts.setdefault(verb, []).append(what)
+    return joined(f"{verb} {joined(what, 'or' if verb == NOTHING else 'and')}" for verb, what in parts.items())
+
+
+def _shown(name: str, gain: Score) -> tuple[str, str]:
+    """The verb and its object."""
+    if math.isnan(gain.low):
+        return UNJUDGED, f"{points_text(gain)} {name} points"
+    if gain.low <= 0 <= gain.high:
+        return NOTHING, f"{name} ({points_text(gain)})"
+    size = times_sign(gain, 1 if gain.low > 0 else -1)
+    return "gains" if gain.low > 0 else "loses", score_text(size, f" {name} points")
 
 
 def accuracy(cell: Cell, protocol: str, spread: Spread) -> str:
@@ -135,8 +165,10 @@ def made_page(
 
 
 def findings_of(claims: Sequence[Claim], cannot: str, says: Sequence[str | None]) -> list[str]:
-    """What held, what did not, what cannot be shown; then the numbers."""
-    return ["## Findings", in_short(claims, cannot), "\n".join(f"- {text}" for text in says if text is not None)]
+    """What held, what did not and what stays open; the numbers; what the runs cannot show."""
+    found = [record.markdown(judged(claims))] if claims else []
+    numbers = "\n".join(f"- {text}" for text in those_said(says))
+    return ["## Findings", *found, *([numbers] if numbers else []), "## What these runs cannot show", cannot]
 
 
 def _origin(book: Book, runs: Sequence[PlannedRun], stages: Sequence[str]) -> str:
@@ -145,12 +177,14 @@ def _origin(book: Book, runs: Sequence[PlannedRun], stages: Sequence[str]) -> st
     made = {run.stage for run in runs}
     shown = (stage for stage in stages if not STAGES[stage].optional or stage in made)
     needed = list(dict.fromkeys(["lr", *shown]))  # gives the rates
-    told = f" {held_out_file(book.scale)}" if runs[0].held_out else ""
+    command = "python -m benchmarks.cifar10"
     lines = [
-        f"`python -m benchmarks.cifar10 run{scale} --stage {' '.join(needed)} --data DIR --results NEW`, then "
-        f"`python -m benchmarks.cifar10 tables{scale} --results NEW`; without `--results`, what is kept here is not "
-        f"made again. {len(book.there(runs))} of {len(runs)} runs are there; raw metrics in `runs/`.{told} By hand, "
-        "for example (on a GPU, repetitions are not bit-identical):",
+        f"{len(book.there(runs))} of {len(runs)} runs are kept, with their raw metrics in `runs/`. These commands make "
+        "all of them again; without `--results` those that are kept are not repeated.",
+        f"```sh\n{command} run{scale} --stage {' '.join(needed)} --data DIR --results NEW\n"
+        f"{command} tables{scale} --results NEW\n```",
+        *([held_out_file(book.scale)] if runs[0].held_out else []),
+        "These make one of them by hand. On a GPU, repetitions are not bit-identical.",
         f"```sh\n{commands_of(runs[0])}\n```",
     ]
     return "\n\n".join([*lines, *those_said([made_on(book.there(runs))])])
@@ -182,8 +216,8 @@ def made_on(there: Sequence[KeptRun]) -> str | None:
 
 def held_out_file(scale: Scale) -> str:
     return (
-        f"`run` first writes `{HELD_OUT}` beside the runs: the training images, {scale.held_out:,} of them (the same "
-        "each time) in the place of the test images."
+        f"`run` first writes `{HELD_OUT}` beside the runs. It holds the training images, {scale.held_out:,} of them "
+        "(the same each time) in the place of the test images."
     )
 
 
@@ -201,8 +235,9 @@ def _sharing(processes: Sequence[Mapping[str, Any]]) -> str:
 def protocols(scale: Scale) -> str:
     """What the accuracies at the end of runs are."""
     return (
-        f"kNN is on frozen features before the head: {neighbours(scale.images)} among all {scale.images:,} training "
-        "images, for every test image. Linear is a probe on the same features, its penalty chosen on training images."
+        f"kNN classifies every test image by frozen features before the head: {neighbours(scale.images)} among all "
+        f"{scale.images:,} training images. Linear is a probe on the same features; its penalty is chosen on training "
+        "images."
     )
 
 
@@ -211,18 +246,18 @@ def neighbours(bank: int) -> str:
 
 
 def intervals(judge: Judge) -> str:
-    together = f" that hold together with 95 % (Bonferroni, {judge.comparisons} of them by kNN and by linear probe)"
+    together = f" They hold together with 95 % (Bonferroni, {judge.comparisons} of them by kNN and by linear probe)."
     return (
-        "Accuracies are means ± standard deviations over seeds, with 95 % intervals in brackets that cover test images "
-        "and seeds; for these the deviation over seeds is pooled over all InfoNCE and FlatNCE runs of full length, "
-        "since the seeds of one say little of it. Differences are those on these test images, with intervals over "
-        f"seeds{together if judge.comparisons > 1 else ''}."
+        "Accuracies are means ± standard deviations over seeds. Brackets are 95 % intervals that cover test images and "
+        "seeds. Their deviation over seeds is pooled over all InfoNCE and FlatNCE runs of full length, since the seeds "
+        "of one cell say little. Differences are on these test images, with intervals over seeds."
+        f"{together if judge.comparisons > 1 else ''}"
     )
 
 
 def seed_counts(table: Sequence[Cell]) -> str:
     counts = sorted({len(cell.runs) for cell in table if cell.runs})
-    return f" seeds for each cell: {joined(map(str, counts))};" if counts else ""
+    return f" Seeds of each cell: {joined(map(str, counts))}." if counts else ""
 
 
 def those_said(given: Sequence[str | None]) -> list[str]:
@@ -235,8 +270,8 @@ def points_text(gain: Score) -> str:
     return f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
 
 
-def score_text(score: Score) -> str:
-    return f"{100 * score.value:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+def score_text(score: Score, unit: str = "") -> str:
+    return f"{100 * score.value:.1f}{unit} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
 def _gauge(value: float | None) -> str:

@@ -41,19 +41,20 @@ def divergence_page(book: Book) -> Page:
     }
     says = [
         *(_against_simclr(table, simclr, protocol, judge) for protocol in figures.PROTOCOLS),
-        f"The literature's linear accuracies after long training (poster of f-MICL, no spread given): {_literature()}.",
+        f"After long training the literature has these linear accuracies, without spread (poster of f-MICL): "
+        f"{_literature()}.",
     ]
     claims = _divergence_claims(table, simclr, judge)
     cannot = (
-        "what these objectives reach with learning rates and constants of their own; all take the rate tuned on "
+        "What these objectives reach with learning rates and constants of their own. All take the rate tuned on "
         f"InfoNCE and the constants of their papers.{_resolved(table, simclr, judge)} Intervals rest on the spread of "
         f"InfoNCE and FlatNCE over seeds, as if that of these objectives were no larger{_own_spread(book, table[1:])}."
     )
     findings = findings_of(claims, cannot, says)
     text = (
-        f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL with the Gaussian kernel; SimCLR is InfoNCE "
-        f"at temperature {NCE[SIMCLR]['temperature']:g}, from the grid. {protocols(book.scale)} {intervals(judge)} "
-        f"{GAUGES} ESS, bound and beta are taken at the scale an objective trains with."
+        f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL has the Gaussian kernel. SimCLR is InfoNCE at "
+        f"temperature {NCE[SIMCLR]['temperature']:g}, from the grid. {protocols(book.scale)} {intervals(judge)} "
+        f"{GAUGES} ESS, bound and beta are those at the scale an objective trains with."
     )
     rows = [cell_row(cell, spread) for cell in table]
     shown = {"f_divergences": figures.objectives_figure(scores)} if sum(map(bool, scores.values())) > 1 else {}
@@ -86,11 +87,11 @@ def _divergence_claims(table: Sequence[Cell], simclr: Cell, judge: Judge) -> lis
         lead = LITERATURE_LINEAR[cell.objective] - LITERATURE_LINEAR[SIMCLR]
         if "linear" in gains and abs(lead) >= LEVEL:
             above = lead > 0
-            predicate = f"{'above' if above else 'below'} SimCLR by linear probe, as the literature has it"
+            predicate = f"is {'above' if above else 'below'} SimCLR by linear probe, as in the literature"
             claims.append(Claim(cell.objective, predicate, {"linear": times_sign(gains["linear"], 1 if above else -1)}))
         if "kNN" in gains:
             seeds = " (one seed each)" if len(cell.runs) == 1 else ""
-            claims.append(Claim(cell.objective, f"above SimCLR by kNN{seeds}", {"kNN": gains["kNN"]}))
+            claims.append(Claim(cell.objective, f"is above SimCLR by kNN{seeds}", {"kNN": gains["kNN"]}))
     return claims
 
 
@@ -101,7 +102,7 @@ def _resolved(table: Sequence[Cell], simclr: Cell, judge: Judge) -> str:
         return ""
     gap = max(abs(value - LITERATURE_LINEAR[SIMCLR]) for value in LITERATURE_LINEAR.values())
     half = max(100 * (gain.high - gain.low) / 2 for gain in gains)
-    return f" The literature's differences from SimCLR are at most {gap:.1f} points, these runs resolve {half:.1f}."
+    return f" The literature's differences from SimCLR are at most {gap:.1f} points; these runs resolve {half:.1f}."
 
 
 def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, judge: Judge) -> str | None:
@@ -115,11 +116,12 @@ def _against_simclr(table: Sequence[Cell], simclr: Cell, protocol: str, judge: J
         if cell is not simclr and gain is not None:
             verdicts.setdefault(_verdict(gain), []).append(f"{cell.objective} ({points_text(gain)})")
     highest = 100 * statistics.fmean(best.values(protocol))
-    listed = "; ".join(f"{verdict} SimCLR: {joined(names)}" for verdict, names in verdicts.items())
-    return f"By {figures.PROTOCOLS[protocol]}, {best.objective} is highest ({highest:.1f} %). In points, {listed}."
+    listed = " ".join(f"{verdict} SimCLR: {joined(names)}." for verdict, names in verdicts.items())
+    name = figures.PROTOCOLS[protocol]
+    return f"By {name}, {best.objective} is highest, with {highest:.1f} %. Differences are in points. {listed}"
 
 
 def _verdict(gain: Score) -> str:
     if math.isnan(gain.low):
-        return "too few seeds to be compared with"
-    return "better than" if gain.low > 0 else "worse than" if gain.high < 0 else "not told apart from"
+        return "Too few seeds to be compared with"
+    return "Above" if gain.low > 0 else "Below" if gain.high < 0 else "Not told apart from"

@@ -38,15 +38,15 @@ def information_page(book: Book) -> Page:
     bounded = [p for p in points if p.objective not in NO_LOG_RATIO]
     groups = _groups_of(bounded, book.scale)
     text = (
-        "Over the evaluations within runs: Pearson and Spearman correlation of kNN accuracy with the bound against a "
-        "pool (best beta) and with the bound of the training batches (mean over those logged since the evaluation "
-        "before); both are on training images. At equal epochs, each value is taken less the mean over all runs of "
-        f"its length at that time. kNN here is on a sample of {book.scale.eval_samples:,} test images, with "
-        f"{neighbours(book.scale.eval_samples)} among as many training images. 95 % intervals are from a bootstrap "
-        f"that draws whole cells (objective and batch size, with all seeds); fewer than {FEWEST_CELLS} have none, and "
-        f"fewer than {FEWEST_RUNS} runs no correlation; each holds by itself. "
-        f"{joined(NO_LOG_RATIO)} is left out, as its scores are no log-ratios and a bound of its batches says nothing; "
-        "one row has it for pool MI, which is that of cosines."
+        "The points are the evaluations within runs. Pool MI is InfoNCE's bound against a pool at the best beta; "
+        "mini-batch MI is the mean bound of the training batches logged since the evaluation before. Both are on "
+        "training images. At equal epochs, the mean over all runs of the same length at that time is subtracted. kNN "
+        f"classifies a sample of {book.scale.eval_samples:,} test images: {neighbours(book.scale.eval_samples)} among "
+        "as many training images. 95 % intervals come from a bootstrap that draws whole cells (objective and batch "
+        f"size, with all seeds). Groups of fewer than {FEWEST_CELLS} cells have no interval, groups of fewer than "
+        f"{FEWEST_RUNS} runs no correlation. Each interval holds by itself. {joined(NO_LOG_RATIO)} is left out: its "
+        "scores are no log-ratios, so a bound of its batches says nothing. One row has it for pool MI, which is that "
+        "of cosines."
     )
     found = {
         name: {quantity: correlation(group, quantity) for quantity, *_ in MEASURED_AGAINST}
@@ -55,8 +55,8 @@ def information_page(book: Book) -> Page:
     says = [_information_verdict(found, quantity) for quantity in MEASURED_AGAINST]
     claims = _information_claims(found)
     cannot = (
-        "cause. Within a run accuracy and bounds both grow with time, so correlations over all checkpoints are those "
-        "of time as well. At one time they are not, and compare few objectives and temperatures."
+        "Cause. Within a run accuracy and bounds both grow with time, so correlations over all checkpoints are those "
+        "of time as well. At one time they are not, but then they compare few objectives and temperatures."
     )
     findings = findings_of(claims, cannot, says)
     shown = {"mi_accuracy": figures.information_figure(points)} if points else {}
@@ -102,13 +102,14 @@ def _information_claims(correlations: Found) -> list[Claim]:
             if found is None:
                 continue
             measured = {"Pearson": found.pearson, "Spearman": found.spearman}
-            what = "going with"
+            what = "goes with"
             if group == ALL and not related:
-                what, measured = "unrelated to", {name: _contradiction(score) for name, score in measured.items()}
+                what, measured = "is unrelated to", {name: _contradiction(score) for name, score in measured.items()}
             elif found.pearson.high < 0:
-                what, measured = "going against", {name: times_sign(score, -1) for name, score in measured.items()}
-            literature = ", as the literature has it" if group == ALL else ""
-            claims.append(Claim(label, f"{what} kNN accuracy {words}{literature}", measured))
+                what, measured = "goes against", {name: times_sign(score, -1) for name, score in measured.items()}
+            literature = ", as in the literature" if group == ALL else ""
+            subject = label[0].upper() + label[1:]
+            claims.append(Claim(subject, f"{what} kNN accuracy {words}{literature}", measured))
     return claims
 
 
@@ -133,7 +134,7 @@ def _information_verdict(correlations: Found, quantity: tuple[str, str, str]) ->
         other = correlations.get(group, {}).get(name)
         if other is not None:
             parts.append(f"{_correlation(other.pearson)} {words}{_doubt(other.pearson)}")
-    return f"Pearson's correlation of kNN accuracy with {label} is {joined(parts)}; the literature has {told}."
+    return f"Pearson's correlation of kNN accuracy with {label} is {joined(parts)}. The literature has {told}."
 
 
 def _doubt(score: Score) -> str:

@@ -19,6 +19,7 @@ from benchmarks.cifar10.pages.common import (
     neighbours,
     rate_cell,
     score_text,
+    spoken,
 )
 from benchmarks.cifar10.plan import CONTROLLED, SIMCLR, Rates, rate_exponent
 from benchmarks.cifar10.summary import Spread
@@ -43,25 +44,26 @@ def rate_page(book: Book) -> Page:
     ]
     voting = min(scale.rate_eval_samples, scale.images - scale.held_out)
     found = [
-        f"{SIMCLR} for {scale.rate_epochs:g} epochs. {scale.held_out:,} of the training images are held out, kNN "
-        f"accuracy on them decides ({neighbours(voting)}, {voting:,} of the other images in the bank), and no test "
-        "image is looked at. Brackets are 95 % intervals over the held-out images.",
+        f"{spoken(SIMCLR)} for {scale.rate_epochs:g} epochs. {scale.held_out:,} of the training images are held out. "
+        f"kNN accuracy on them decides: {neighbours(voting)} among {voting:,} of the other images. No test image is "
+        "looked at. Brackets are 95 % intervals over the held-out images.",
         record.markdown(rows),
     ]
     if book.there(around):
         found += [
-            f"## {CONTROLLED} around these rates",
-            "At half, at all and at double of the rate, in the same way. The choice above is not changed by it.",
+            f"## {spoken(CONTROLLED)} around these rates",
+            "Half, all and double of the rate, in the same way. This does not change the choice above.",
             record.markdown([held_out_row(book, run, {"batch": str(run.batch), **rate_cell(run)}) for run in around]),
         ]
     seeds = book.short_spread
     says = [_rate_rule(chosen, tried, seeds), *(_rate_choice(batch, tried[batch], chosen, seeds) for batch in tried)]
     claims = []
     if chosen is not None:
-        claims.append(Claim("the best rate", "growing with the batch", {"kNN": _rate_power(chosen, tried, seeds)}))
+        claims.append(Claim("The best rate", "grows with the batch", {"kNN": _rate_power(chosen, tried, seeds)}))
     cannot = (
-        "whether the same rate is best for longer runs or for other objectives, all of which take it from here. One "
-        f"seed each; the deviation over seeds, {100 * seeds.deviation:.1f} points, is that of runs of other stages."
+        "Whether the same rate is best for longer runs or for other objectives, all of which take it from here. Each "
+        f"rate has one seed. The deviation over seeds, {100 * seeds.deviation:.1f} points, is that of runs of other "
+        "stages."
     )
     findings = findings_of(claims, cannot, says)
     shown = {"learning_rate": figures.rates_figure(tried)} if all(tried.values()) else {}
@@ -74,10 +76,9 @@ def _rate_rule(chosen: Rates | None, tried: Mapping[int, Mapping[float, Score]],
     first, last, power = min(chosen), max(chosen), _rate_power(chosen, tried, seeds)
     listed = " and ".join(f"{rate:g} at batch {batch}" for batch, rate in chosen.items())
     return (
-        f"The rule: {listed}; in between, rate(B) = {chosen[first]:g} (B / {first})^{power.value:.2f}. It is loosely "
-        "known: rates that are not told apart from the chosen ones fit powers from "
-        f"{power.low:.1f} to {power.high:.1f} (1 is linear scaling, 0.5 the square root), and beyond batch {last} it "
-        "is extrapolation."
+        f"The rule is {listed}. In between, rate(B) = {chosen[first]:g} (B / {first})^{power.value:.2f}. The power is "
+        f"loosely known: rates that are not told apart from the chosen ones fit powers from {power.low:.1f} to "
+        f"{power.high:.1f} (1 is linear scaling, 0.5 the square root). Beyond batch {last} the rule is extrapolation."
     )
 
 
@@ -94,8 +95,8 @@ def _rate_choice(batch: int, scores: Mapping[float, Score], chosen: Rates | None
         return None
     best, rates = chosen[batch], sorted(scores)
     alike = alike_to(best, scores, seeds)
-    text = f"At batch {batch}, {best:g} had the most"
-    text += f"; not told apart from it: {joined(f'{rate:g}' for rate in alike)}." if alike else ", clearly."
+    text = f"At batch {batch}, rate {best:g} is best"
+    text += f"; {joined(f'{rate:g}' for rate in alike)} cannot be told apart from it." if alike else ", clearly."
     if best in (rates[0], rates[-1]):
         text += " It is at the end of the range that was tried, so a better one may lie beyond."
     return text

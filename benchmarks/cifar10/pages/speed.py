@@ -40,8 +40,8 @@ def speed_headline(book: Book) -> list[str]:
     told = ("epochs", "kNN %", "linear %", *(f"minutes to {100 * goal:.0f} % kNN" for goal in GOALS), "minutes in all")
     machines = joined(sorted({p["gpu"] for run in book.there(runs) for p in run.processes if "gpu" in p}))
     intro = (
-        f"Time to accuracy, `flatclr train --recipe {book.scale.fast_recipe} --epochs N` on {machines or 'a CPU'}, one "
-        "run each: minutes on the wall with start and evaluations, in brackets without evaluations."
+        f"Time to accuracy of `flatclr train --recipe {book.scale.fast_recipe} --epochs N` on {machines or 'a CPU'}, "
+        "one run each. Minutes are wall-clock time with start and evaluations; brackets leave the evaluations out."
     )
     return [intro, record.markdown([{name: row[name] for name in told} for row in rows])]
 
@@ -52,11 +52,10 @@ def speed_page(book: Book) -> Page:
     config = runs[0].config()
     voting = min(config.eval_samples, book.scale.images)
     text = (
-        "One run at a time. Minutes on the wall since the command was given, with start, graph capture, checkpoints "
-        "and evaluations, up to the first evaluation at that accuracy; in brackets, without the evaluations up to "
-        f"there. kNN along a run has {neighbours(voting)} among {voting:,} training images; the accuracies after it "
-        "have all of them, and 95 % intervals over test images. Commands as the one above name all that differs from "
-        "the recipe."
+        "One run at a time. Minutes are wall-clock time since the command was given, with start, graph capture, "
+        "checkpoints and evaluations, up to the first evaluation at that accuracy. Brackets leave the evaluations out. "
+        f"kNN along a run: {neighbours(voting)} among {voting:,} training images. The accuracies after a run use all "
+        "of them and have 95 % intervals over test images. The command above names all that differs from the recipe."
     )
     tables = [text, record.markdown(rows), *_screen_section(book, screened)]
     says = [
@@ -65,15 +64,15 @@ def speed_page(book: Book) -> Page:
     ]
     ends = {run.name: score for run in book.there(runs) if (score := run.score("knn")) is not None}
     claims = [
-        Claim(name, f"ending above {100 * goal:.0f} % by kNN", {"kNN": _less(score, goal)})
+        Claim(name, f"ends above {100 * goal:.0f} % by kNN", {"kNN": _less(score, goal)})
         for goal in GOALS
         for name, score in ends.items()
     ]
     cannot = (
-        f"spread, with one seed for each run; and an evaluation comes only every {_every(found)} epochs, so times are "
-        "upper limits. The learning rate falls to zero over a run, so a shorter run may reach a goal earlier than the "
-        "first part of a longer one. Which size of views is best for long runs was not tried, nor other GPUs, so that "
-        "what of the distance to public results is the GPU's is not known."
+        f"Spread: each run has one seed. An evaluation comes only every {_every(found)} epochs, so times are upper "
+        "limits. The learning rate falls to zero over a run, so a shorter run may reach a goal earlier than the first "
+        "part of a longer one. Which size of views is best for long runs was not tried. Neither were other GPUs, so "
+        "the GPU's share of the distance to public results is not known."
     )
     findings = findings_of(claims, cannot, says)
     shown = {"time_to_accuracy": figures.speed_figure(found, GOALS)} if found else {}
@@ -106,7 +105,7 @@ def _less(score: Score, goal: float) -> Score:
 def _beside_public(book: Book, found: Mapping[str, Sequence[Time]]) -> str:
     told = (
         "A public single-file SimCLR (dkobak/simclr-cifar10, batch 512) states 83.2 % by kNN after 100 epochs and 20 "
-        "minutes, and 90.3 % after 500 epochs and 99 minutes, on an A100; there the 10 nearest neighbours by cosine "
+        "minutes, and 90.3 % after 500 epochs and 99 minutes, on an A100. There the 10 nearest neighbours by cosine "
         "vote without weights."
     )
     own = [
@@ -114,7 +113,7 @@ def _beside_public(book: Book, found: Mapping[str, Sequence[Time]]) -> str:
         for run in book.there(book.runs("fast"))
         if (score := run.score("knn", name=TEN_NEIGHBOURS)) is not None and found[run.name]
     ]
-    return f"{told} By the same measure, here: {joined(own)}; 90.3 % was not tried for." if own else told
+    return f"{told} By the same measure these runs have {joined(own)}. None was made for 90.3 %." if own else told
 
 
 def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
@@ -130,15 +129,15 @@ def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
             scores[pixels] = held_out_score(there, book.scale)
     scale, voting = book.scale, book.scale.images - book.scale.held_out
     text = (
-        "Smaller views cost less arithmetic and bring what they show to the size it has in whole images. Here epochs "
-        "are in inverse proportion to the pixels of a view, which is the same arithmetic but not the same time: the "
-        f"seconds are of runs that shared the GPU. Tried without {scale.held_out:,} of the training images, on which "
-        f"kNN is measured at their full size ({neighbours(voting)} among all others). One seed, 95 % intervals over "
+        "Smaller views cost less arithmetic, and what they show has about the size it has in whole images. Here epochs "
+        "are in inverse proportion to the pixels of a view: the same arithmetic, but not the same time. The seconds "
+        f"are of runs that shared the GPU. {scale.held_out:,} of the training images are held out. kNN is measured on "
+        f"them at their full size: {neighbours(voting)} among all others. One seed; 95 % intervals are over "
         "the held-out images."
     )
     history = (
-        "An earlier screen, 12 epochs of each, tried less grayscale, a head 1024 wide and residual blocks that start "
-        "as the identity besides smaller views. Its files were lost, and nothing is taken from it."
+        "An earlier screen of 12 epochs each tried smaller views, less grayscale, a head 1024 wide and residual blocks "
+        "that start as the identity. Its files were lost, and nothing is taken from it."
     )
     held_out = f"{held_out_file(scale)} {made_on(book.there(runs)) or ''}".strip()
     found = those_said([_size_choice(book, scores)])
@@ -162,7 +161,7 @@ def _size_choice(book: Book, scores: Mapping[int, Score]) -> str | None:
     more = 100 * (scores[best].value - scores[taken].value)
     told = "not told apart" if taken in alike_to(best, scores, book.short_spread) else "told apart"
     return (
-        f"The recipe takes {taken} pixels. {best} pixels had {more:.1f} points more here, which is {told}; no longer "
+        f"The recipe takes {taken} pixels. {best} pixels had {more:.1f} points more here, which is {told}. No longer "
         "run decided between them."
     )
 
@@ -181,15 +180,15 @@ def _reached(found: Mapping[str, Sequence[Time]], goal: float) -> str | None:
         return f"No run reached {100 * goal:.0f} % by kNN along the way; the highest was {100 * best:.1f} %."
     name = min(reached, key=lambda run: reached[run].wall)
     ends = {name: time for name, measured in found.items() if (time := ending_at(measured, goal)) is not None}
-    says = f"{100 * goal:.0f} % by kNN took {_spoken(reached[name])}, by {name}"
+    says = f"{name} was the first at {100 * goal:.0f} % by kNN, after {_spoken(reached[name])}."
     if not ends:
-        return f"{says}; no run ends there."
+        return f"{says} No run ends there."
     shortest = min(ends, key=lambda run: ends[run].wall)
-    return f"{says}; the shortest run that ends at or above it is {shortest}, of {_spoken(ends[shortest])}."
+    return f"{says} The shortest run that ends at or above it is {shortest}, of {_spoken(ends[shortest])}."
 
 
 def _spoken(time: Time) -> str:
-    return f"{time.wall / 60:.1f} minutes on the wall ({time.training / 60:.1f} without evaluations)"
+    return f"{time.wall / 60:.1f} minutes ({time.training / 60:.1f} without evaluations)"
 
 
 def _minutes(time: Time | None) -> str:

@@ -52,20 +52,21 @@ def ess_page(book: Book) -> Page:
         if (best := _best_by_side(table, protocol)) and (gain := judge.difference(best[True], best[False], protocol))
     }
     told = "{:g} to {:g}".format(*LITERATURE_ESS)
-    claims = [Claim("the best target", f"within {told}", gains)] if gains else []
+    claims = [Claim("The best target", f"is within {told}", gains)] if gains else []
     claims += [
-        Claim(f"{_target(cell):g}", f"below the best target within {told}{_seeds(cell)}", losses)
+        Claim(f"Target {_target(cell):g}", f"is below the best target within {told}{_seeds(cell)}", losses)
         for cell in outside
         if (losses := _losses(cell, table, judge))
     ]
     cannot = (
-        f"other batch sizes than {book.scale.small}, or runs longer than {book.scale.epochs:g} epochs;"
-        f"{seed_counts(table)} whether the target matters by itself or by the temperature that comes of it."
+        f"Other batch sizes than {book.scale.small}, and runs longer than {book.scale.epochs:g} epochs."
+        f"{seed_counts(table)} The runs do not tell whether the target matters by itself or by the temperature that "
+        "comes of it."
     )
     findings = findings_of(claims, cannot, says)
     shown = {"ess": figures.targets_figure(found, LITERATURE_ESS)} if len(found["knn"]) > 1 else {}
     text = [
-        f"FlatNCE, batch {book.scale.small}; the target 0.25 is that of the grid. {protocols(book.scale)} "
+        f"FlatNCE at batch {book.scale.small}. The runs of target 0.25 are those of the grid. {protocols(book.scale)} "
         f"{intervals(judge)} {GAUGES}"
     ]
     return made_page(book, "ESS targets", runs, ["ess", "grid"], [*text, record.markdown(rows)], findings, shown)
@@ -97,14 +98,14 @@ def _best_target(table: Sequence[Cell], judge: Judge, protocol: str) -> str | No
     missing = "" if done == len(table) else f" of the {done} targets run"
     highest = max(best.values(), key=lambda cell: statistics.fmean(cell.values(protocol)))
     if gain.low > 0:
-        verdict = f"that {told} is best holds here"
+        verdict = f"So the literature's {told} is confirmed."
     elif gain.high < 0:
-        verdict = f"that {told} is best does not hold here"
+        verdict = f"So the literature's {told} is refuted."
     else:
-        verdict = f"the literature's {told} is neither confirmed nor refuted"
+        verdict = f"So the literature's {told} is neither confirmed nor refuted."
     return (
-        f"By {name}, {_target(highest):g} is best{missing}. The best within {told} ({_target(inside):g}) less "
-        f"the best outside ({_target(outside):g}) is {points_text(gain)} points: {verdict}."
+        f"By {name}, target {_target(highest):g} is best{missing}. The best within {told}, {_target(inside):g}, minus "
+        f"the best outside, {_target(outside):g}, is {points_text(gain)} points. {verdict}"
     )
 
 
@@ -118,7 +119,8 @@ def _losses(cell: Cell, table: Sequence[Cell], judge: Judge) -> dict[str, Score]
 
 
 def _below(cell: Cell, losses: Mapping[str, Score]) -> str | None:
-    return f"Points of the best target within less {_target(cell):g} {gains_text(losses)}." if losses else None
+    told = "{:g} to {:g}".format(*LITERATURE_ESS)
+    return f"The best target within {told} {gains_text(losses)} against target {_target(cell):g}." if losses else None
 
 
 def _best_by_side(table: Sequence[Cell], protocol: str) -> dict[bool, Cell]:

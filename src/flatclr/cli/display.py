@@ -11,9 +11,9 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from flatclr.checkpoint import steps_in
 from flatclr.files import json_ready
 from flatclr.runs import RunDirectory
-from flatclr.training.checkpoint import steps_in
 from flatclr.training.events import Evaluated, Event, Finished, Logged, Started, Warned
 
 

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from torch import nn
 
+from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT, option_of
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
-from flatclr.evaluation.results import RESULTS, Row
-from flatclr.evaluation.subjects import finished_run
-from flatclr.models.encoders import Normalisation
-from flatclr.training.networks import Network
-from flatclr.training.trained import load_network
+from flatclr.evaluation.request import EvaluationRequest as Defaults
+from flatclr.evaluation.results import RESULTS, Evaluation, Row
+from flatclr.models.network import Normalisation
 
 Option = typer.Option
 NAMES = ", ".join(PROTOCOLS)
@@ -25,35 +23,98 @@ NAMES = ", ".join(PROTOCOLS)
 def eval_command(
     encoder: Annotated[
         str,
-        typer.Argument(help="Run directory, encoder.safetensors, timm:NAME, torchvision:NAME or a state-dict file."),
+        typer.Argument(
+            help="What is measured: a run directory, encoder.safetensors, timm:NAME, torchvision:NAME or a state-dict "
+            "file."
+        ),
     ],
-    protocol: Annotated[str, Option(help=f"{NAMES}, several with commas between, or all.")] = "all",
-    data: Annotated[
-        str | None, Option(help="What train --data takes; default: the run's own, else the embedded images.")
-    ] = None,
-    data_dir: Annotated[str | None, Option(help="Where named datasets are; also FLATCLR_DATA.")] = None,
-    image_size: Annotated[int | None, Option(help="Side of the square images; default: the encoder's own.")] = None,
-    transfer_data: Annotated[str | None, Option(help="Data of transfer; default: scikit-learn's digits.")] = None,
+    protocol: Annotated[
+        str,
+        Option(help=f"The protocols, separated by commas: {NAMES}; 'all' runs every one.", rich_help_panel=MEASUREMENT),
+    ] = "all",
     layer: Annotated[
-        str | None, Option(help="Probe this layer instead of the output; all: every layer by depth, head included.")
+        str | None,
+        Option(
+            help="The layer to probe; 'all' probes every layer by depth, projection head included.",
+            rich_help_panel=MEASUREMENT,
+            show_default="the output",
+        ),
     ] = None,
-    architecture: Annotated[str | None, Option(help="Of a state-dict file: cnn, resnet18, timm:NAME ...")] = None,
-    prefix: Annotated[str, Option(help="What the keys of a state-dict file begin with, if not a usual one.")] = "",
+    draws: Annotated[
+        int, Option(help="How many subsets of labels the protocol semi draws.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.draws,
+    random_row: Annotated[
+        bool, Option(help="Whether random weights are measured too.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.random_row,
+    seed: Annotated[
+        int, Option(help="The seed of splits, draws and random weights.", rich_help_panel=MEASUREMENT)
+    ] = Defaults.seed,
+    data: Annotated[
+        str | None,
+        Option(
+            help="The images to measure on: whatever flatclr train --data takes.",
+            rich_help_panel=DATA,
+            show_default="those of the run, else the embedded images",
+        ),
+    ] = None,
+    data_dir: Annotated[str | None, option_of("data_dir")] = None,
+    image_size: Annotated[
+        int | None,
+        Option(
+            help="The side in pixels that images are brought to.",
+            rich_help_panel=DATA,
+            show_default="that of the encoder",
+        ),
+    ] = None,
+    transfer_data: Annotated[
+        str | None,
+        Option(help="The data of the protocol transfer.", rich_help_panel=DATA, show_default="scikit-learn's digits"),
+    ] = None,
+    architecture: Annotated[
+        str | None,
+        Option(
+            help="The architecture of a state-dict file: cnn, resnet18, timm:NAME and so on.", rich_help_panel=ELSEWHERE
+        ),
+    ] = None,
+    prefix: Annotated[
+        str,
+        Option(
+            help="What the keys of a state-dict file begin with, where it is not a usual prefix.",
+            rich_help_panel=ELSEWHERE,
+        ),
+    ] = Defaults.prefix,
     mean: Annotated[
-        str | None, Option(help="Of the images in [0, 1], by channel with commas between, for weights from elsewhere.")
+        str | None,
+        Option(
+            help="The mean of the images in [0, 1] that the weights were trained on, one number per channel, separated "
+            "by commas.",
+            rich_help_panel=ELSEWHERE,
+        ),
     ] = None,
-    std: Annotated[str | None, Option(help="Deviation that goes with --mean.")] = None,
-    draws: Annotated[int, Option(help="Label subsets of semi.")] = 5,
-    random_row: Annotated[bool, Option(help="Measure random weights too.")] = True,
-    seed: Annotated[int, Option(help="Of splits, draws and random weights.")] = 0,
-    device: Annotated[str, Option(help="cpu, cuda, cuda:1; auto: cuda where there is one.")] = "auto",
-    out: Annotated[str | None, Option(help="Folder of results.json and the figure; default: by the encoder.")] = None,
+    std: Annotated[
+        str | None, Option(help="The standard deviation that goes with --mean.", rich_help_panel=ELSEWHERE)
+    ] = None,
+    device: Annotated[
+        str, Option(help="The device: cpu, cuda or cuda:1; auto: cuda where there is one.", rich_help_panel=HARDWARE)
+    ] = "auto",
+    out: Annotated[
+        str | None,
+        Option(
+            help="The folder of results.json and the figure.",
+            rich_help_panel=OUTPUT,
+            show_default="evaluation/ beside the encoder",
+        ),
+    ] = None,
     cache: Annotated[
-        bool, Option(help="Keep features beside the encoder, so that they are computed only once.")
+        bool,
+        Option(help="Whether features are kept on disk, so that they are computed only once.", rich_help_panel=OUTPUT),
     ] = True,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON line per result instead of the display.")] = False,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print one JSON line per result instead of the display.", rich_help_panel=OUTPUT),
+    ] = False,
 ) -> None:
-    """Measure an encoder: every protocol with 95 % intervals, beside random weights."""
+    """Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights."""
     from flatclr.cli.eval_display import EvaluationDisplay
 
     folder = Path(out) if out is not None else _home(encoder) / "evaluation"
@@ -68,7 +129,6 @@ def eval_command(
             image_size=image_size,
             architecture=architecture,
             prefix=prefix,
-            head=None if layer is None else _head(Path(encoder)),
             normalisation=_normalisation(mean, std),
             random_row=random_row,
             draws=draws,
@@ -80,17 +140,7 @@ def eval_command(
             on_row=_print_row if as_json else display.ready,
         )
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "kind": "end",
-                    "results": str(folder / RESULTS),
-                    "skipped": found.skipped,
-                    "weights": found.report,
-                    "set_aside": found.set_aside,
-                }
-            )
-        )
+        _print_end(found, folder)
     else:
         display.table(found, folder)
         if found.set_aside:
@@ -101,19 +151,20 @@ def _print_row(row: Row) -> None:
     print(json.dumps({"kind": "row", **asdict(row)}), flush=True)
 
 
+def _print_end(found: Evaluation, folder: Path) -> None:
+    end = {
+        "kind": "end",
+        "results": str(folder / RESULTS),
+        "skipped": found.skipped,
+        "weights": found.report,
+        "set_aside": found.set_aside,
+    }
+    print(json.dumps(end))
+
+
 def _home(encoder: str) -> Path:
     path = Path(encoder)
     return path if path.is_dir() else path.parent if path.exists() else Path()
-
-
-def _head(path: Path) -> nn.Module | None:
-    """The projection head of a run, from its last checkpoint; None where there is no run or no checkpoint."""
-    run = finished_run(path)
-    if run is None or not run.checkpoints.is_dir():
-        return None
-    network = load_network(path)
-    assert isinstance(network, Network)  # a run on pairs was refused
-    return network.head
 
 
 def _normalisation(mean: str | None, std: str | None) -> Normalisation | None:

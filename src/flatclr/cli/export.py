@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from flatclr.cli.options import OUTPUT
 from flatclr.evaluation.features import weights_digest
+from flatclr.evaluation.opening import finished_run
 from flatclr.evaluation.results import markdown_table, read_results
-from flatclr.evaluation.subjects import finished_run
 from flatclr.models.export import export_folder, export_onnx, require_export_target, require_file_target
 from flatclr.models.saving import load_encoder
 
@@ -18,14 +19,25 @@ Option = typer.Option
 
 
 def export_command(
-    encoder: Annotated[str, typer.Argument(help="Run directory, encoder folder or encoder.safetensors.")],
-    onnx: Annotated[str | None, Option(help="Write this ONNX file, checked with onnxruntime.")] = None,
-    folder: Annotated[
-        str | None, Option(help="Write a Hugging Face style folder with a model card, config.json, model.safetensors.")
+    encoder: Annotated[
+        str, typer.Argument(help="What is exported: a run directory, an encoder folder or encoder.safetensors.")
+    ],
+    onnx: Annotated[
+        str | None,
+        Option(help="The ONNX file to write; it is checked with onnxruntime.", rich_help_panel=OUTPUT),
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    folder: Annotated[
+        str | None,
+        Option(
+            help="The Hugging Face style folder to write, with a model card, config.json and model.safetensors.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Take an encoder away: as ONNX, or as a folder for the Hugging Face hub."""
+    """Take an encoder away, as an ONNX file or as a folder for the Hugging Face hub."""
     if onnx is None and folder is None:
         raise ValueError("export must be told what to write, got neither --onnx nor --folder; pass one or both.")
     if onnx is not None:

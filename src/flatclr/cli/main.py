@@ -17,16 +17,16 @@ from flatclr.training.errors import TrainingStoppedError
 
 app = typer.Typer(
     name="flatclr",
-    help="Contrastive representation learning on a budget.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command("train")(train_command)
-app.command("report")(report_command)
-app.command("eval")(eval_command)
-app.command("export")(export_command)
-app.command("mi")(mi_command)
+ENCODERS, INFORMATION = "Encoders", "Mutual information"
+app.command("train", rich_help_panel=ENCODERS)(train_command)
+app.command("report", rich_help_panel=ENCODERS)(report_command)
+app.command("eval", rich_help_panel=ENCODERS)(eval_command)
+app.command("export", rich_help_panel=ENCODERS)(export_command)
+app.command("mi", rich_help_panel=INFORMATION)(mi_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,7 +41,7 @@ def _commands(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Contrastive representation learning on a budget."""
+    """Learn representations from pairs of views on a small budget, and estimate mutual information."""
 
 
 def main() -> None:

@@ -14,35 +14,88 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from flatclr.checks import require_count
-from flatclr.mi import FAST, METHODS, MIEstimate, estimate
+from flatclr.cli.options import BENCHMARK, DATA, ESTIMATE, OUTPUT
+from flatclr.mi import CRITICS, FAST, METHODS, MIEstimate, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
 from flatclr.mi.inputs import FEWEST_ROWS
 from flatclr.mi.outcome import ASKED
 from flatclr.mi.tables import read_variables
 
 Option = typer.Option
+COLUMNS = "COLUMNS"
 
 
 def mi_command(
-    data: Annotated[str | None, typer.Argument(help="Table: .csv, .parquet, .npy, or .npz with x and y.")] = None,
-    x: Annotated[list[str] | None, Option(help="Columns (or arrays of an .npz) of x, separated by commas.")] = None,
-    y: Annotated[list[str] | None, Option(help="Columns of y.")] = None,
-    given: Annotated[list[str] | None, Option(help="Columns to condition on.")] = None,
-    method: Annotated[str, Option(help="auto, all, list, or names separated by commas; list shows them.")] = "auto",
-    critic: Annotated[str | None, Option(help="inner, bilinear, separable, joint, anchored or cosine.")] = None,
-    folds: Annotated[int, Option(help="Cross-fit over this many folds; 1 evaluates on one fifth.")] = 1,
-    seed: Annotated[int, Option(help="Of splits, weights and batches.")] = 0,
-    fast: Annotated[bool, Option("--fast", help="Small networks, few steps.")] = False,
-    benchmark: Annotated[bool, Option("--benchmark", help="Run methods on tasks whose answer is known.")] = False,
-    task_set: Annotated[str, Option(help="Benchmark: 'benchmark' (held out), 'tuning' or 'unfamiliar'.")] = "benchmark",
-    tasks: Annotated[str, Option(help="Benchmark: names of tasks, separated by commas; default: all.")] = "",
-    rows: Annotated[int, Option(help="Benchmark: rows of each sample.")] = 10_000,
-    seeds: Annotated[int, Option(help="Benchmark: samples of each task.")] = 1,
-    out: Annotated[str, Option(help="Benchmark: where results go; runs found there are kept.")] = "results",
-    workers: Annotated[int | None, Option(help="Benchmark: processes; default: one per core.")] = None,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON line per result instead of a table.")] = False,
+    data: Annotated[
+        str | None, typer.Argument(help="The table: .csv, .parquet, .npy, or .npz with the arrays x and y.")
+    ] = None,
+    x: Annotated[
+        list[str] | None,
+        Option(
+            metavar=COLUMNS,
+            help="The columns of x, or the arrays of an .npz, separated by commas.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    y: Annotated[list[str] | None, Option(metavar=COLUMNS, help="The columns of y.", rich_help_panel=DATA)] = None,
+    given: Annotated[
+        list[str] | None, Option(metavar=COLUMNS, help="The columns to condition on.", rich_help_panel=DATA)
+    ] = None,
+    method: Annotated[
+        str,
+        Option(
+            help="The methods, separated by commas; 'all' runs every one, 'list' describes them.",
+            rich_help_panel=ESTIMATE,
+        ),
+    ] = "auto",
+    critic: Annotated[
+        str | None,
+        Option(
+            help=f"The critic of a learned bound: {', '.join(CRITICS)}.",
+            rich_help_panel=ESTIMATE,
+            show_default="that of the method",
+        ),
+    ] = None,
+    folds: Annotated[
+        int,
+        Option(help="Over how many folds to cross-fit; 1 evaluates on a fifth of the rows.", rich_help_panel=ESTIMATE),
+    ] = 1,
+    seed: Annotated[int, Option(help="The seed of splits, weights and batches.", rich_help_panel=ESTIMATE)] = 0,
+    fast: Annotated[
+        bool, Option("--fast", help="Train small networks for few steps.", rich_help_panel=ESTIMATE)
+    ] = False,
+    benchmark: Annotated[
+        bool,
+        Option("--benchmark", help="Run methods on tasks whose answer is known.", rich_help_panel=BENCHMARK),
+    ] = False,
+    task_set: Annotated[
+        str,
+        Option(
+            help="The set of tasks: 'benchmark', which nothing was tuned on, 'tuning' or 'unfamiliar'.",
+            rich_help_panel=BENCHMARK,
+        ),
+    ] = "benchmark",
+    tasks: Annotated[
+        str,
+        Option(
+            help="The tasks of the set, separated by commas.", rich_help_panel=BENCHMARK, show_default="all of them"
+        ),
+    ] = "",
+    rows: Annotated[int, Option(help="How many rows a sample has.", rich_help_panel=BENCHMARK)] = 10_000,
+    seeds: Annotated[int, Option(help="How many samples of a task are drawn.", rich_help_panel=BENCHMARK)] = 1,
+    out: Annotated[
+        str,
+        Option(help="The folder of the results; those found there are kept.", rich_help_panel=BENCHMARK),
+    ] = "results",
+    workers: Annotated[
+        int | None,
+        Option(help="How many processes work at once.", rich_help_panel=BENCHMARK, show_default="one per core"),
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON line per result instead of a table.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Estimate mutual information in nats, with its error and its limits."""
+    """Estimate mutual information in nats, with its standard error and its limits."""
     if method == "list":
         for name, meaning in METHODS.items():
             print(f"{name:<14} {meaning}")

@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
+from flatclr.cli.options import OUTPUT
 from flatclr.report.page import write_report
 
 
 def report_command(
-    run: Annotated[Path, typer.Argument(help="A run directory, finished or not.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line instead of text.")] = False,
+    run: Annotated[Path, typer.Argument(help="The run directory, of a run that is finished or still going on.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Write report.html into a run directory: settings, evaluations, alarms and figures on one page."""
+    """Write report.html into a run directory, with settings, evaluations, alarms and figures on one page."""
     path = write_report(run)
     print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")

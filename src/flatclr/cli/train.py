@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from flatclr.cli.options import OUTPUT, SETTINGS, option_of, settings_without_option
 from flatclr.report.page import write_report
 from flatclr.training.config import TrainConfig
 from flatclr.training.launch import process_group
@@ -15,50 +16,69 @@ from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import train
 
 Option = typer.Option
+START = "Start"
 
 
 def train_command(
-    recipe: Annotated[str | None, Option(help="Start from a recipe; 'list' shows them.")] = None,
-    resume: Annotated[str | None, Option(help="Go on with the run in this directory.")] = None,
-    data: Annotated[
-        str | None, Option(help="Folder, .npz, .npy, .tar shards or a name; default: embedded images.")
+    recipe: Annotated[
+        str | None,
+        Option(
+            help=f"Start from the settings of a recipe: {', '.join(RECIPES)}; 'list' describes them.",
+            rich_help_panel=START,
+        ),
     ] = None,
-    data_dir: Annotated[str | None, Option(help="Where named datasets are; also FLATCLR_DATA.")] = None,
-    image_size: Annotated[int | None, Option(help="Side of the square images; default: that of the data.")] = None,
-    objective: Annotated[
-        str | None, Option(help="infonce, flatnce, holder, align_uniform, fmicl, rpc, dv, nwj, flo.")
+    resume: Annotated[
+        str | None,
+        Option(help="Go on with the run in this directory, with its own settings.", rich_help_panel=START),
     ] = None,
+    data: Annotated[str | None, option_of("data")] = None,
+    data_dir: Annotated[str | None, option_of("data_dir")] = None,
+    image_size: Annotated[int | None, option_of("image_size")] = None,
+    encoder: Annotated[str | None, option_of("encoder")] = None,
+    objective: Annotated[str | None, option_of("objective")] = None,
     ess_target: Annotated[
         str | None,
-        Option(help="Hold the effective sample size of the negatives here; 0:0.5,20:0.2 goes there by epoch 20."),
+        Option(
+            help="The effective sample size of the negatives to hold; 0:0.5,20:0.2 goes from 0.5 to 0.2 by epoch 20.",
+            rich_help_panel="Objective",
+            show_default=str(SETTINGS["ess_target"].default),
+        ),
     ] = None,
-    temperature: Annotated[float | None, Option(help="A fixed temperature instead of ESS control.")] = None,
-    encoder: Annotated[
-        str | None, Option(help="cnn, mlp, resnet18, resnet34, resnet50, timm:NAME, torchvision:NAME.")
-    ] = None,
-    batch_size: Annotated[int | None, Option(help="Images of the global batch.")] = None,
-    micro_batch: Annotated[
-        int | None, Option(help="Encode this many images at once; the gradient is still that of the whole batch.")
-    ] = None,
-    epochs: Annotated[float | None, Option(help="Passes over the data.")] = None,
-    steps: Annotated[int | None, Option(help="Optimizer steps, instead of epochs.")] = None,
-    optimizer: Annotated[str | None, Option(help="sgd, adamw or lars.")] = None,
-    learning_rate: Annotated[float | None, Option(help="Before scaling with the batch.")] = None,
-    precision: Annotated[str | None, Option(help="fp32, bf16 or fp16.")] = None,
-    graph: Annotated[bool | None, Option(help="Capture the step in a CUDA graph; --no-graph for debugging.")] = None,
-    seed: Annotated[int | None, Option(help="Of everything random.")] = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: cuda where there is one.")] = None,
-    out: Annotated[str | None, Option(help="Run directory; default: runs/<data>-<objective>-<seed>.")] = None,
-    log_every: Annotated[int | None, Option(help="Steps between lines of metrics.")] = None,
-    eval_every: Annotated[int | None, Option(help="Steps between evaluations.")] = None,
-    checkpoint_every: Annotated[int | None, Option(help="Steps between checkpoints; default: an epoch.")] = None,
-    wandb: Annotated[str | None, Option(help="Log to this Weights & Biases project, besides TensorBoard.")] = None,
+    temperature: Annotated[float | None, option_of("temperature")] = None,
+    batch_size: Annotated[int | None, option_of("batch_size")] = None,
+    micro_batch: Annotated[int | None, option_of("micro_batch")] = None,
+    epochs: Annotated[float | None, option_of("epochs")] = None,
+    steps: Annotated[int | None, option_of("steps")] = None,
+    optimizer: Annotated[str | None, option_of("optimizer")] = None,
+    learning_rate: Annotated[float | None, option_of("learning_rate")] = None,
+    seed: Annotated[int | None, option_of("seed")] = None,
+    precision: Annotated[str | None, option_of("precision")] = None,
+    graph: Annotated[bool | None, option_of("graph")] = None,
+    device: Annotated[str | None, option_of("device")] = None,
+    out: Annotated[str | None, option_of("out")] = None,
+    log_every: Annotated[int | None, option_of("log_every")] = None,
+    eval_every: Annotated[int | None, option_of("eval_every")] = None,
+    checkpoint_every: Annotated[int | None, option_of("checkpoint_every")] = None,
+    wandb: Annotated[str | None, option_of("wandb")] = None,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print one JSON line per event instead of the display.", rich_help_panel=OUTPUT),
+    ] = False,
     setting: Annotated[
-        list[str] | None, Option("--set", help="Any other setting, NAME=VALUE with a YAML value; may be repeated.")
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change any other setting, with a YAML value; may be repeated. "
+            f"The others are {settings_without_option(train_command)}.",
+            rich_help_panel="Other settings",
+        ),
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON line per event instead of the display.")] = False,
 ) -> None:
-    """Train an encoder without labels and write a run directory."""
+    """Train an encoder without labels and write a run directory.
+
+    Defaults are those without a recipe; a recipe has its own.
+    """
     given = {name: value for name, value in locals().items() if value is not None}
     for name in ("recipe", "resume", "setting", "as_json"):
         given.pop(name, None)

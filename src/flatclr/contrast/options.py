@@ -12,7 +12,7 @@ from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.contrast.relation import PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
-ROUTES = ("auto", "dense", "streamed", "fused")
+ROUTES = ("auto", "dense", "streamed", "strips", "fused")
 SWITCHES = ("in_batch_negatives", "normalize", "gather", "check_embeddings", "shared_loss")
 
 
@@ -27,7 +27,14 @@ class Given(TypedDict, total=False):
 
 
 class ContrastOptions(TypedDict, total=False):
-    """Options of every objective and of `flatclr.contrast_stats`, which says what each means."""
+    """The types of the options of every objective and of `flatclr.contrast_stats`, for type checkers.
+
+    `flatclr.contrast_stats` says what each option means.
+
+    >>> options: ContrastOptions = {"pairing": "cross", "gather": True}
+    >>> flatclr.InfoNCE(temperature=0.1, **options).options["pairing"]
+    'cross'
+    """
 
     pairing: str
     in_batch_negatives: bool
@@ -50,7 +57,13 @@ class CallOptions(ContrastOptions, Given, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """The options with their defaults; making one checks them."""
+    """The options of a contrast with their defaults; making one checks them.
+
+    `flatclr.contrast_stats` says what each option means.
+
+    >>> Options(pairing="cross").normalize
+    True
+    """
 
     pairing: str = "two_view"
     in_batch_negatives: bool = True

@@ -19,11 +19,25 @@ from flatclr.contrast.streamed import hardest_candidates
 
 
 class PairSet(Batch):
-    """Embeddings ready to be contrasted; each quantity is one value per anchor, over all ranks."""
+    """A batch ready to be contrasted: the quantities that objectives are made of, one value per anchor of all ranks.
+
+    An `Objective` gets one in `loss`. To make one yourself, call `PairSet.of`.
+
+    >>> pairs = PairSet.of(torch.eye(4), torch.eye(4))
+    >>> pairs.positive(2.0)[0], pairs.negatives
+    (tensor(2.), 6)
+    """
 
     @classmethod
     def of(cls, *views: Tensor, **options: Unpack[CallOptions]) -> Self:
-        """From embeddings [N, d]; the arguments are those of `flatclr.contrast_stats`.
+        """From embeddings.
+
+        Args:
+            views: two or more of [N, d], or one [V, N, d].
+            options: those of `flatclr.contrast_stats`.
+
+        Returns:
+            The batch, checked and gathered.
 
         >>> PairSet.of(torch.eye(4), torch.eye(4), pairing="cross").negatives
         3
@@ -32,26 +46,63 @@ class PairSet(Batch):
         return cls.made(views, asked, **given)
 
     def logsumexp(self, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
-        """(positive score, log-sum-exp of the negatives, their gap) of every anchor, and a way to ask for their ESS."""
+        """The numbers that `stats_of` is made of.
+
+        Args:
+            inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+
+        Returns:
+            (positive score, log-sum-exp of the negatives, their gap), each [A], and a function that measures their ESS.
+        """
         found = route.logsumexp(self, inverse_temperature)
         return found.positive, found.logsumexp, found.gap, found.measure_ess
 
     def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-        """(positive score, mean of phi over the negatives) of every anchor."""
+        """Mean of phi over the negatives of every anchor.
+
+        Args:
+            phi: of the score.
+            inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+
+        Returns:
+            (mean positive score, mean of phi), each [A].
+        """
         return route.mean_phi(self, phi, inverse_temperature)
 
     def positive(self, inverse_temperature: float | Tensor) -> Tensor:
-        """Mean score of every anchor's positives."""
+        """Mean score of every anchor's positives.
+
+        Args:
+            inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+
+        Returns:
+            [A].
+        """
         return route.positive_scores(self, self.scale(inverse_temperature))
 
     def mean_positive(self, phi: Phi, inverse_temperature: float | Tensor) -> Tensor:
-        """Mean of phi over the positives of every anchor."""
+        """Mean of phi over the positives of every anchor.
+
+        Args:
+            phi: of the score.
+            inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+
+        Returns:
+            [A].
+        """
         if self.plain:
             return phi.values(self.positive(inverse_temperature))
         return route.positives_of(self, inverse_temperature).mean_phi(phi)
 
     def mean(self, per_anchor: Tensor) -> Tensor:
-        """Mean over the anchors that have negatives; what was made of the others' is NaN."""
+        """Mean over the anchors that have negatives.
+
+        Args:
+            per_anchor: [A]; what was made of anchors without negatives is NaN and is left out.
+
+        Returns:
+            A scalar.
+        """
         if not self.counts_differ:
             return per_anchor.mean()
         counted = per_anchor.detach().isnan().logical_not()
@@ -65,7 +116,14 @@ class PairSet(Batch):
         return 1 + 0 * torch.stack([x.detach().sum() for x in rows if x is not None]).sum()
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
-        """Mean negative score of every anchor, from sums of embeddings: O(N d) work."""
+        """Mean negative score of every anchor, from sums of embeddings in O(N d) work where all rows count.
+
+        Args:
+            inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+
+        Returns:
+            [A].
+        """
         scale = self.scale(inverse_temperature)
         if self.chosen:
             return route.mean_phi(self, IDENTITY, inverse_temperature)[1]
@@ -85,7 +143,15 @@ class PairSet(Batch):
         return scale * torch.cat(means)
 
     def extreme_negative(self, inverse_temperature: float | Tensor, *, hardest: bool) -> Tensor:
-        """Score of the hardest (or easiest) negative of every anchor; the gradient goes to that pair alone."""
+        """Score of the hardest or easiest negative of every anchor; the gradient goes to that pair alone.
+
+        Args:
+            inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+            hardest: the largest score; False: the smallest.
+
+        Returns:
+            [A].
+        """
         scale = self.scale(inverse_temperature)
         if self.chosen:
             return extreme_selected(self, scale, route.route_of(self, plain=False), hardest=hardest)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Phi:
-    """A function of a score with its derivative.
+    """A named function of a score, with its derivative.
 
-    A fused kernel cannot call them: it looks the name up and wants the numbers the function closes over, at most two.
-    None says that no kernel knows the function.
+    A fused kernel cannot call Python: it calls `device`, a function of Triton's that takes a score and the numbers the
+    function closes over, and returns value and derivative.
+
+    Args:
+        name: for messages.
+        value: elementwise on a tensor of scores; a constant may be a float.
+        derivative: likewise. It is trusted.
+        parameters: the numbers `device` needs, at most two; tensors may live on the device.
+        device: `(score, first, second) -> (value, derivative)` under `triton.jit`, or where to import it from when it
+            is needed, "module:function". None: the function is for backend="torch" alone.
 
     >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
     >>> square.derivative(torch.tensor(3.0))
@@ -24,11 +33,28 @@ class Phi:
     value: Callable[[Tensor], Tensor | float]
     derivative: Callable[[Tensor], Tensor | float]
     parameters: tuple[float | Tensor, ...] | None = None
+    device: Callable[..., Any] | str | None = None
 
     def values(self, scores: Tensor) -> Tensor:
+        """phi of every score.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many values, in memory of their own.
+        """
         return _in_full(self.value(scores), scores)
 
     def slopes(self, scores: Tensor) -> Tensor:
+        """phi' of every score.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many derivatives, in memory of their own.
+        """
         return _in_full(self.derivative(scores), scores)
 
 

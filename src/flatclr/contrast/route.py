@@ -18,7 +18,7 @@ from torch import Tensor
 from flatclr.contrast import dense
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import fused_kernels_run, kernels_of
+from flatclr.contrast.kernels import TRITON_MODULES, fused_kernels_run, kernels_of
 from flatclr.contrast.numerics import dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
@@ -44,7 +44,7 @@ class Reduced:
 def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
     """Positive score, log-sum-exp of the negatives and their gap of every anchor, and a way to ask for their ESS."""
     scale = batch.scale(inverse_temperature)
-    plain = batch.plain and (isinstance(scale, float) or scale.dim() == 0)
+    plain = _is_plain(batch, scale)
     route = route_of(batch, plain=plain)
     if not plain:
         return _related(batch, scale, route)
@@ -75,7 +75,7 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
 def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     """(mean positive score, mean of phi over the negatives) of every anchor."""
     scale = batch.scale(inverse_temperature)
-    plain = batch.plain and (isinstance(scale, float) or scale.dim() == 0)
+    plain = _is_plain(batch, scale)
     route = route_of(batch, phi, plain=plain)
     if not plain:
         positives = Positives(batch, scale, route)
@@ -153,25 +153,31 @@ def prefers_fused(embeddings: Tensor) -> bool:
     return embeddings.is_cuda and fused_kernels_run(embeddings.device)
 
 
+def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
+    """Whether it is two views on a diagonal at one temperature; dense, where no tile serves, goes the other way."""
+    if not batch.plain or (isinstance(scale, Tensor) and scale.dim()):
+        return False
+    return batch.options.route != "dense" or (batch.queue is None and dense.has_tile(batch.layout))
+
+
 def _asked(route: str, backend: str) -> str:
     """What route and backend ask for together."""
     if backend == "triton" and route in ("dense", "streamed"):
-        raise ValueError(f"route must be 'fused' with backend='triton', got {route!r}; leave one of them out.")
-    if backend == "torch" and route == "fused":
-        raise ValueError("backend must be 'triton' with route='fused', got 'torch'; leave one of them out.")
-    return "fused" if backend == "triton" else route
+        raise ValueError(f"route must be 'fused' or 'strips' with backend='triton', got {route!r}; leave one out.")
+    if backend == "torch" and route in TRITON_MODULES:
+        raise ValueError(f"backend must be 'triton' with route={route!r}, got 'torch'; leave one of them out.")
+    return "fused" if backend == "triton" and route == "auto" else route
 
 
 def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:
-    if route == "fused" and not plain:
+    if route not in TRITON_MODULES:
+        return
+    if not plain:
         raise ValueError(
-            "route='fused' (backend='triton') must be asked of two views at one temperature without labels, ids, hard "
-            "negatives or a margin, got more; use route='streamed'."
+            f"route={route!r} (backend='triton') must be asked of two views at one temperature without labels, ids, "
+            "hard negatives or a margin, got more; use route='streamed'."
         )
-    if route == "fused":
-        kernels = kernels_of(route)
-        kernels.require_usable(batch.views[0])
-        if phi is not None:
-            kernels.require_known(phi)
-    if plain and route == "dense" and (batch.queue is not None or not dense.has_tile(batch.layout)):
-        raise ValueError("route='dense' must be asked of two views on one process without a queue; leave it out.")
+    kernels = kernels_of(route)
+    kernels.require_usable(batch.views[0])
+    if phi is not None:
+        kernels.require_known(phi)

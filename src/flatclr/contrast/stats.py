@@ -33,7 +33,20 @@ from flatclr.contrast.related import Positives
 
 @dataclass(frozen=True)
 class ContrastStats:
-    """What a batch says about every anchor.
+    """What a batch says about every anchor: three numbers each, and what follows from them.
+
+    `flatclr.contrast_stats` and `objective.with_stats` make them. K counts the negatives of an anchor.
+
+    Args:
+        positive: [A], mean score of the anchor's positives.
+        negative_logsumexp: [A], log of the sum of exp(score) over its negatives.
+        gap: [A], negative_logsumexp - positive; below 0 the positive outweighs all negatives together.
+        negatives: K, queue included; a tensor [A] where anchors differ.
+        measure_ess: called when `ess` is read, so that a loss alone does not pay for it.
+        route: which way the scores were reduced.
+        each_positive: the single positives; None where every anchor has one.
+        counted: [A], which anchors have negatives; None: all. The numbers of the others are NaN.
+        chosen: whether labels, ids, a margin or hard negatives chose the negatives.
 
     >>> stats = stats_from_scores(torch.zeros(8, 8))
     >>> stats.negatives, round(stats.ceiling_nats, 4)
@@ -94,7 +107,14 @@ class ContrastStats:
         return self.log_partition_of_groups(1).squeeze(0)
 
     def log_partition_of_groups(self, groups: int) -> Tensor:
-        """`log_partition` of each of so many groups of anchors that stand one after the other."""
+        """`log_partition` of each of several groups of anchors.
+
+        Args:
+            groups: how many groups of equal size stand one after the other.
+
+        Returns:
+            [groups].
+        """
         logsumexp = self.negative_logsumexp
         if self.counted is not None:
             logsumexp = logsumexp.masked_fill(~self.counted, -torch.inf)
@@ -109,7 +129,14 @@ class ContrastStats:
         return 0 if self.counted is None else (~self.counted).sum()
 
     def mean(self, per_anchor: Tensor) -> Tensor:
-        """Mean over the anchors that have negatives."""
+        """Mean over the anchors that have negatives.
+
+        Args:
+            per_anchor: [A].
+
+        Returns:
+            A scalar.
+        """
         if self.counted is None:
             return per_anchor.mean()
         return per_anchor.masked_fill(~self.counted, 0.0).sum() / self.counted.sum()
@@ -183,6 +210,10 @@ def contrast_stats(
         shared_loss: promise that every rank computes the same loss from the global stats, say a mean over all
             anchors; backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
 
+    Returns:
+        Stats of all anchors. `positive` and `negative_logsumexp` carry gradients to embeddings, queue, hard negatives
+        and `inverse_temperature`; `ess` carries none.
+
     >>> stats = contrast_stats(torch.eye(4), torch.eye(4), inverse_temperature=2.0)
     >>> stats.positive[0], stats.negatives, stats.route
     (tensor(2.), 6, 'dense')
@@ -195,7 +226,18 @@ def contrast_stats(
 def pairwise_mean(
     *views: Tensor, phi: Phi, inverse_temperature: float | Tensor = 1.0, **options: Unpack[CallOptions]
 ) -> Tensor:
-    """mean_j phi(s_ij) over the negatives of every anchor, [A]; the other arguments are those of `contrast_stats`.
+    """Mean of a function of the score over the negatives of every anchor, in O(N d) memory.
+
+        mean_j phi(s_ij),  s_ij = inverse_temperature <z_i, z_j>
+
+    Args:
+        views: two or more embeddings [N, d], or one tensor [V, N, d].
+        phi: the function, with its derivative. What it closes over gets no gradient.
+        inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+        options: those of `contrast_stats`.
+
+    Returns:
+        [A].
 
     >>> square = Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
     >>> pairwise_mean(torch.eye(2), torch.eye(2), phi=square)
@@ -211,7 +253,18 @@ def pairwise_mean(
 
 
 def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats:
-    """The stats of embeddings that are ready to be contrasted."""
+    """The stats of a batch that is ready to be contrasted: what `Objective.loss` calls.
+
+    Args:
+        pairs: a `PairSet`.
+        inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
+
+    Returns:
+        Stats of all anchors.
+
+    >>> stats_of(flatclr.PairSet.of(torch.eye(4), torch.eye(4)), 2.0).negatives
+    6
+    """
     found = route.logsumexp(pairs, inverse_temperature)
     return ContrastStats(
         found.positive,
@@ -227,7 +280,13 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
 
 
 def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
-    """Stats of a score matrix from any critic: the diagonal holds the positives, the rest of each row its negatives.
+    """Stats of a score matrix from any critic.
+
+    Args:
+        scores_NM: row i belongs to anchor i; the diagonal holds the positives, the rest of each row its negatives.
+
+    Returns:
+        Stats of the N anchors, with M - 1 negatives each. This is plain autograd on a stored matrix.
 
     >>> stats_from_scores(torch.tensor([[3.0, 0.0], [0.0, 3.0]])).gap
     tensor([-3., -3.])

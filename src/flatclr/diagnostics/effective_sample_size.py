@@ -9,7 +9,17 @@ from flatclr.contrast.numerics import dense_ess
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
-    """1 / (K sum_j w_j^2) of each row, w its softmax: in [1/K, 1]. For a batch, `stats.ess` holds it already.
+    """The share of a row's entries that carry its softmax.
+
+        ess = 1 / (K sum_j w_j^2),  w = softmax of the row
+
+    Of a batch, `stats.ess` holds it already.
+
+    Args:
+        log_weights: scores, or logarithms of weights, [A, K].
+
+    Returns:
+        [A], each in [1/K, 1]: 1 where all entries weigh the same, 1/K where one carries everything.
 
     >>> effective_sample_size(torch.tensor([[0.0, 0.0, 0.0, 0.0], [99.0, 0.0, 0.0, 0.0]]))
     tensor([1.0000, 0.2500])

@@ -14,10 +14,22 @@ from flatclr.contrast.relation import PAIRINGS
 
 
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
-    """Mean ||x - y||^alpha of positive pairs on the sphere.
+    """Distance of positive pairs on the sphere.
+
+        mean_i ||x_i - y_i||^alpha
+
+    Args:
+        z_a: embeddings of one view [N, d]; they are normalised.
+        z_b: those of the other view, row by row.
+        alpha: exponent of the distance.
+
+    Returns:
+        A scalar: 0 where views coincide, 2^alpha where they are antipodal.
 
     >>> alignment(torch.eye(2), torch.eye(2))
     tensor(0.)
+
+    Reference: Wang & Isola 2020.
     """
     require_views((z_a, z_b), None)
     require_number("alpha", alpha, above=0)
@@ -25,20 +37,42 @@ def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
 
 
 def uniformity(z: Tensor, t: float = 2.0) -> Tensor:
-    """log mean_{i != j} exp(-t ||x_i - x_j||^2) on the sphere; at t = 2 a uniform circle has -1.575, S^127 -3.938.
+    """How evenly points lie on the sphere; streamed.
+
+        log mean_{i != j} exp(-t ||x_i - x_j||^2)
+
+    Args:
+        z: embeddings [N, d]; they are normalised.
+        t: of the Gaussian potential.
+
+    Returns:
+        A scalar: 0 where all points coincide, the lower the more evenly spread. At t = 2 points spread evenly have
+        -1.575 on the circle and -3.938 in 128 dimensions.
 
     >>> uniformity(torch.eye(2))
     tensor(-4.)
+
+    Reference: Wang & Isola 2020.
     """
     require_number("t", t, above=0)
     return contrast_stats(z, z, inverse_temperature=2 * t, pairing="one_way").log_partition - 2 * t
 
 
 def effective_rank(features: Tensor) -> Tensor:
-    """exp of the entropy of the normalised singular values of the centred features (RankMe, Garrido et al. 2023).
+    """How many dimensions the features use: RankMe on centred features.
+
+        exp(-sum_k q_k log q_k),  q = singular values over their sum
+
+    Args:
+        features: [N, d].
+
+    Returns:
+        A scalar between 1 and min(N - 1, d).
 
     >>> effective_rank(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(2.)
+
+    Reference: Garrido et al. 2023.
     """
     require_matrix("features", features)
     rows = features.double()
@@ -58,7 +92,16 @@ def collision_rate(
     pairing: str = "two_view",
     in_batch_negatives: bool = True,
 ) -> Tensor:
-    """Fraction of (anchor, negative) pairs of the same class, over the batch and the queue.
+    """Share of (anchor, negative) pairs that are of the same class, over the batch and the queue.
+
+    Args:
+        labels: class numbers of the samples [N].
+        queue_labels: those of a queue [M].
+        pairing: of the objective.
+        in_batch_negatives: False counts the queue alone.
+
+    Returns:
+        A scalar in [0, 1]; about 1/C for C balanced classes.
 
     >>> collision_rate(torch.tensor([0, 0, 1, 1]))
     tensor(0.3333)
@@ -80,7 +123,16 @@ def collision_rate(
 
 
 def simplex_etf_distance(features: Tensor, labels: Tensor) -> Tensor:
-    """Relative Frobenius distance between the Gram matrix of normalised class means and a simplex ETF's.
+    """How far class means are from a simplex equiangular tight frame.
+
+        ||G - E||_F / ||E||_F,  G the Gram matrix of normalised class means, E = 1 on the diagonal, -1/(C - 1) off it
+
+    Args:
+        features: [N, d]; they are normalised.
+        labels: class numbers [N] of at least 2 classes.
+
+    Returns:
+        A scalar: 0 at the arrangement that minimises the contrastive loss of C balanced, disjoint classes.
 
     >>> angles = 2 * torch.pi * torch.arange(3) / 3
     >>> simplex_etf_distance(torch.stack([angles.cos(), angles.sin()], 1), torch.arange(3)) < 1e-6
@@ -98,7 +150,14 @@ def simplex_etf_distance(features: Tensor, labels: Tensor) -> Tensor:
 
 
 def within_class_variance(features: Tensor, labels: Tensor) -> Tensor:
-    """Mean squared distance of a normalised feature to the mean of its class; 0 when classes have collapsed to points.
+    """Mean squared distance of a normalised feature to the mean of its class.
+
+    Args:
+        features: [N, d]; they are normalised.
+        labels: class numbers [N].
+
+    Returns:
+        A scalar: 0 where each class has collapsed to a point.
 
     >>> within_class_variance(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000)

@@ -12,7 +12,7 @@ from torch import Tensor
 def gradient_snr(gradients: Iterable[Tensor]) -> float | None:
     """Gradient signal-to-noise ratio over batches drawn independently at the same weights.
 
-    snr = |m| / sqrt(mean_b |g_b - m|^2),  m = mean_b g_b,  b over the B batches
+        snr = |m| / sqrt(mean_b |g_b - m|^2),  m = mean_b g_b,  b over the B batches
 
     The mean of B batches has some noise left, so without any signal the ratio still reads about
     `gradient_snr_floor(B)`; the squared ratio of one batch is ((B - 1) snr^2 - 1) / B.
@@ -49,6 +49,9 @@ def gradient_snr_floor(batches: int) -> float:
 
     Args:
         batches: how many gradients the ratio was taken over, B >= 2.
+
+    Returns:
+        The ratio.
 
     >>> gradient_snr_floor(5)
     0.5

@@ -8,10 +8,18 @@ from flatclr.contrast import ContrastStats
 
 
 def saturation(stats: ContrastStats) -> Tensor:
-    """InfoNCE bound over its ceiling: 1 - loss / log(K + 1). Near 1 the batch cannot tell a good encoder from a better.
+    """InfoNCE's bound over its ceiling; near 1 the batch cannot tell a good encoder from a better one.
+
+        1 - loss / log(K + 1)
 
     It is read from the loss alone, so it means as much where labels or hard negatives choose the negatives and there is
     no bound.
+
+    Args:
+        stats: of the batch.
+
+    Returns:
+        A scalar of at most 1; negative where positives score below the negatives.
 
     >>> saturation(flatclr.stats_from_scores(100 * torch.eye(8)))
     tensor(1.)

@@ -1,1 +1,33 @@
-"""How good an encoder is: protocols that are fixed, versioned, and never select on test data."""
+"""How good an encoder is: protocols that are fixed, versioned, and never select on test data.
+
+`evaluate` runs them on a run, an encoder or any module; the functions that they are made of take features.
+"""
+
+from flatclr.evaluation.evaluator import evaluate
+from flatclr.evaluation.intervals import Score
+from flatclr.evaluation.knn import knn_accuracy, knn_predict, knn_votes
+from flatclr.evaluation.linear import LinearClassifier, LinearProbe, fit_linear, fit_probe
+from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.evaluation.protocols import PROTOCOLS
+from flatclr.evaluation.results import Evaluation, Row, markdown_table, read_results
+from flatclr.evaluation.retrieval import Retrieval, retrieve
+
+__all__ = [
+    "PROTOCOLS",
+    "Evaluation",
+    "LinearClassifier",
+    "LinearProbe",
+    "Retrieval",
+    "Row",
+    "Score",
+    "evaluate",
+    "fit_linear",
+    "fit_probe",
+    "knn_accuracy",
+    "knn_predict",
+    "knn_votes",
+    "markdown_table",
+    "pool_mi_nats",
+    "read_results",
+    "retrieve",
+]

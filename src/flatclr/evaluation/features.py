@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from flatclr.files import replace_files
 FEATURES_VERSION = 2  # of how they are computed; part of the key
 IMAGES_AT_ONCE = 512
 OUTPUT = "output"
-_WRAPPERS = re.compile(r"^((encoder|model|head)\.)+")
 Prepare = Callable[[Tensor], Tensor]  # uint8 images -> what the encoder takes
 
 
@@ -120,16 +118,16 @@ def compute_features(
     """
     index = torch.arange(len(source)) if index is None else index
     kept: dict[str, list[Tensor]] = {name: [] for name in layers}
-    with frozen(module), _watched(module, layers) as seen:
+    with frozen(module), watched(module, layers) as seen:
         for start in range(0, len(index), IMAGES_AT_ONCE):
             part = index[start : start + IMAGES_AT_ONCE]
             images = prepare(source.batch(part).to(device))
             seen.clear()
-            seen[OUTPUT] = _forward(module, images, source.name)
+            seen[OUTPUT] = forward(module, images, source.name)
             for name in layers:
                 if name not in seen:
                     raise ValueError(f"layer must be used by the encoder, got {name!r}, which is not; see --layer all.")
-                kept[name].append(_rows(seen[name], name))
+                kept[name].append(rows_of(seen[name], name))
             if progress is not None:
                 progress(f"encoding {source.name}", start + len(part), len(index))
     features = {name: torch.cat(parts) for name, parts in kept.items()}
@@ -140,30 +138,15 @@ def compute_features(
     return features
 
 
-def layers_by_depth(module: nn.Module, images: Tensor) -> tuple[str, ...]:
-    """The top-level parts of encoder and head in order of use, without those that only repeat the one before."""
-    names = [name for name, _ in module.named_modules() if name and "." not in _WRAPPERS.sub("", name)]
-    with frozen(module), _watched(module, names) as seen:
-        _forward(module, images, "the data")
-    kept: dict[str, Tensor] = {}
-    for name, value in seen.items():
-        if isinstance(value, Tensor) and value.dim() >= 2:
-            rows = _rows(value, name)
-            before = next(reversed(kept.values()), None)
-            if before is None or before.shape != rows.shape or not torch.allclose(before, rows, atol=1e-6):
-                kept[name] = rows
-    return tuple(kept)
-
-
 @contextmanager
-def _watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any]]:
+def watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What the named submodules return, filled as the module runs."""
     seen: dict[str, Any] = {}
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             # pooled at once: a later layer may work in place
-            seen[name] = _rows(output, name) if isinstance(output, Tensor) and output.dim() >= 2 else output
+            seen[name] = rows_of(output, name) if isinstance(output, Tensor) and output.dim() >= 2 else output
 
         return hook
 
@@ -175,7 +158,8 @@ def _watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any
             handle.remove()
 
 
-def _forward(module: nn.Module, images: Tensor, data: str) -> Any:
+def forward(module: nn.Module, images: Tensor, data: str) -> Any:
+    """What the module returns for images in its own type; what goes wrong is said in one line."""
     kinds = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
     try:
         return module(images.to(next(kinds, images.dtype)))
@@ -192,7 +176,8 @@ def _forward(module: nn.Module, images: Tensor, data: str) -> Any:
         ) from error
 
 
-def _rows(value: Any, name: str) -> Tensor:
+def rows_of(value: Any, name: str) -> Tensor:
+    """float32 [N, d] of what a layer returned; positions are averaged."""
     if not isinstance(value, Tensor) or value.dim() < 2:
         got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"layer {name!r} must give a tensor [N, d, ...], got {got}; probe another one.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -55,8 +56,7 @@ class Classifier(nn.Module):
             self.linear.bias.copy_(probe.weights_DC[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        scaled = (self.encoder(images) - self.scaling.mean_d) / self.scaling.deviation_d
-        logits: Tensor = self.linear(scaled)
+        logits: Tensor = self.linear(self.scaling.scaled(self.encoder(images)))
         return logits
 
 
@@ -78,59 +78,75 @@ def finetune(
 
     The caller's random state stays as it was; dropout and the like draw from `seed`.
     """
+    chosen = torch.arange(len(source)) if chosen is None else chosen
+    task = _Task(subject, source, labels, chosen, recipe, device, seed)
+    telling = None if progress is None else partial(progress, what)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else ()):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach every device
         if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
-        network = _trained(subject, source, labels, classes, chosen, recipe, device, seed, progress, what)
+        network = task.start(classes)
+        task.train(network, telling)
     return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
 
 
-def _trained(
-    subject: Subject,
-    source: ImageSource,
-    labels: Tensor,
-    classes: int,
-    chosen: Tensor | None,
-    recipe: Recipe,
-    device: torch.device,
-    seed: int,
-    progress: Progress | None,
-    what: str,
-) -> Classifier:
-    chosen = torch.arange(len(source)) if chosen is None else chosen
-    encoder = copy.deepcopy(subject.bare).float().requires_grad_(True).to(device)
-    features = compute_features(encoder, source, subject.plain(), index=chosen, device=device)[OUTPUT]
-    probe = fit_linear(features, labels[chosen].to(device), classes=classes, l2=recipe.probe_l2)
-    network = Classifier(encoder, probe).to(device)
-    if not recipe.starts_from_probe:
-        nn.init.zeros_(network.linear.weight)
-        nn.init.zeros_(network.linear.bias)
-    mean, std = (
-        (None, None) if subject.normalisation is None else (subject.normalisation.mean, subject.normalisation.std)
-    )
-    views = crops_and_flips(recipe.smallest_crop, mean=mean, std=std)
-    generator = seeded_generator(seed, "fine-tuning views")
-    plan = BatchPlan(len(chosen), min(recipe.batch_size, len(chosen)), seed)
-    optimizer = build_optimizer(
-        recipe.optimizer, network, learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay
-    )
-    loss_of = _loss(labels)
-    steps = recipe.steps(len(chosen))
-    network.train()
-    for step in range(steps):
-        rate = warmup_cosine(step, total_steps=steps, warmup_steps=round(recipe.warmup_share * steps))
-        set_learning_rate(optimizer, recipe.learning_rate, rate)
-        index = chosen[plan.indices(step)]
-        images = view_of(source.batch(index).to(device), views, generator)
-        loss = loss_of(network(images), labels[index].to(device))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if progress is not None:
-            progress(what, step + 1, steps)
-    return network
+@dataclass(frozen=True)
+class _Task:
+    """What is trained, on what, how."""
+
+    subject: Subject
+    source: ImageSource
+    labels: Tensor
+    chosen: Tensor
+    recipe: Recipe
+    device: torch.device
+    seed: int
+
+    def start(self, classes: int) -> Classifier:
+        """A copy of the encoder with the linear probe of its features."""
+        encoder = copy.deepcopy(self.subject.bare).float().requires_grad_(True).to(self.device)
+        prepare = self.subject.plain()
+        features = compute_features(encoder, self.source, prepare, index=self.chosen, device=self.device)[OUTPUT]
+        labels = self.labels[self.chosen].to(self.device)
+        probe = fit_linear(features, labels, classes=classes, l2=self.recipe.probe_l2)
+        network = Classifier(encoder, probe).to(self.device)
+        if not self.recipe.starts_from_probe:
+            nn.init.zeros_(network.linear.weight)
+            nn.init.zeros_(network.linear.bias)
+        return network
+
+    def train(self, network: Classifier, telling: Callable[[int, int], None] | None) -> None:
+        """All steps of the recipe."""
+        recipe, loss_of, batches = self.recipe, _loss(self.labels), self._batches()
+        optimizer = build_optimizer(
+            recipe.optimizer, network, learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
+        steps = recipe.steps(len(self.chosen))
+        network.train()
+        for step in range(steps):
+            rate = warmup_cosine(step, total_steps=steps, warmup_steps=round(recipe.warmup_share * steps))
+            set_learning_rate(optimizer, recipe.learning_rate, rate)
+            images, labels = batches(step)
+            loss = loss_of(network(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if telling is not None:
+                telling(step + 1, steps)
+
+    def _batches(self) -> Callable[[int], tuple[Tensor, Tensor]]:
+        """Views and labels of a step's samples, to be asked for step after step."""
+        views = self.subject.normalised(crops_and_flips(self.recipe.smallest_crop))
+        generator = seeded_generator(self.seed, "fine-tuning views")
+        plan = BatchPlan(len(self.chosen), min(self.recipe.batch_size, len(self.chosen)), self.seed)
+
+        def batch(step: int) -> tuple[Tensor, Tensor]:
+            index = self.chosen[plan.indices(step)]
+            images = view_of(self.source.batch(index).to(self.device), views, generator)
+            return images, self.labels[index].to(self.device)
+
+        return batch
 
 
 def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:

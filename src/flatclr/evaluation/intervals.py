@@ -23,7 +23,16 @@ Statistic = Callable[[Tensor], Tensor]  # weights of the samples [B, N] -> value
 
 @dataclass(frozen=True)
 class Score:
-    """A number with its 95 % interval."""
+    """A number with its 95 % interval.
+
+    Args:
+        value: the number.
+        low: the lower end.
+        high: the upper end.
+
+    >>> Score(0.9, low=0.85, high=0.94).value
+    0.9
+    """
 
     value: float
     low: float

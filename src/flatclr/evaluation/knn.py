@@ -13,7 +13,7 @@ LARGE_BANK = 20_000
 
 
 def neighbours_for(bank: int) -> int:
-    """200 neighbours in a large bank, 20 in a small one."""
+    """How many neighbours vote: 200 in a large bank, 20 in a small one."""
     return 200 if bank >= LARGE_BANK else 20
 
 
@@ -27,10 +27,22 @@ def knn_votes(
     temperature: float = 0.07,
     classes: int | None = None,
 ) -> Tensor:
-    """Votes [N, C] of the k nearest neighbours by cosine similarity, each weighted by exp(cosine / temperature).
+    """Votes of the k nearest neighbours by cosine similarity (Wu et al. 2018).
 
-    All weigh the same at an infinite temperature.
-    Memory is that of 2^24 similarities, however many features there are.
+    votes_nc = sum over the neighbours of n in class c of exp((cosine - 1) / temperature)
+
+    Args:
+        train_features, train_labels: the bank [M, d] and its class numbers [M].
+        features: of the samples to classify, [N, d].
+        k: neighbours that vote; all of a smaller bank.
+        temperature: how much nearer neighbours count more; all count the same at infinity.
+        classes: how many there are; as many as `train_labels` has unless given.
+
+    Returns:
+        Votes [N, C]. Memory is that of 2^24 similarities, however many features there are.
+
+    >>> knn_votes(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.0, 1.0]]), k=2, temperature=float("inf"))
+    tensor([[1., 1.]])
     """
     require_matrix("train_features", train_features)
     require_matrix("features", features)
@@ -49,7 +61,13 @@ def knn_votes(
 def knn_predict(
     train_features: Tensor, train_labels: Tensor, features: Tensor, *, k: int = 200, temperature: float = 0.07
 ) -> Tensor:
-    """Class of each row with the most votes.
+    """The class of each row with the most votes.
+
+    Args:
+        train_features, train_labels, features, k, temperature: as for `knn_votes`.
+
+    Returns:
+        Class numbers [N].
 
     >>> knn_predict(torch.eye(2), torch.tensor([5, 7]), torch.tensor([[0.1, 1.0]]), k=1)
     tensor([7])
@@ -60,5 +78,16 @@ def knn_predict(
 def knn_accuracy(
     train_features: Tensor, train_labels: Tensor, features: Tensor, labels: Tensor, *, k: int = 200
 ) -> float:
-    """Share of rows whose class `knn_predict` finds."""
+    """Share of rows whose class `knn_predict` finds.
+
+    Args:
+        train_features, train_labels, features, k: as for `knn_votes`.
+        labels: the true class numbers [N].
+
+    Returns:
+        A share of 1.
+
+    >>> knn_accuracy(torch.eye(2), torch.tensor([0, 1]), torch.eye(2), torch.tensor([0, 0]), k=1)
+    0.5
+    """
     return (knn_predict(train_features, train_labels, features, k=k) == labels).float().mean().item()

@@ -7,68 +7,21 @@ Shape suffixes: N samples, d features, D = d + 1 with the constant 1 for the bia
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_matrix, require_number
 from flatclr.contrast.numerics import accumulation_type
 from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
+from flatclr.evaluation.logistic import Problem, loss_of
 
 L2_PATH = tuple(10 ** (-half / 2) for half in range(13))  # 1 down to 1e-6, each fit starting from the one before
 PATIENCE = 3  # strengths in a row below the best before weaker ones are left untried
 VALIDATION_SHARE = 0.1
-LARGEST_GRADIENT = 5e-5  # scikit-learn's solver stops at 1e-4 on the same scale
-MOST_ITERATIONS = 1000
-MOST_HALVINGS = 25
-MEMORY = 10  # pairs of steps and gradient changes that L-BFGS keeps
-
-
-class Loss(Protocol):
-    """A loss of logits, and a number that bounds its curvature whatever the logits."""
-
-    @property
-    def curvature(self) -> float: ...
-    def __call__(self, logits_NC: Tensor) -> tuple[float, Callable[[], Tensor]]:
-        """(mean over samples, what computes the derivative of each sample's loss [N, C])"""
-
-
-@dataclass(frozen=True)
-class Multinomial:
-    """Cross-entropy of class numbers; its Hessian is at most (I - 11'/C) / 2 (Böhning 1992)."""
-
-    labels: Tensor
-    curvature: float = 0.5
-
-    def __call__(self, logits_NC: Tensor) -> tuple[float, Callable[[], Tensor]]:
-        own_N1 = self.labels.unsqueeze(1)
-        log_p_NC = logits_NC.log_softmax(1)
-        value = -log_p_NC.gather(1, own_N1).sum(dtype=torch.float64).item() / len(own_N1)
-        return value, lambda: log_p_NC.exp().scatter_add_(1, own_N1, -torch.ones_like(log_p_NC[:, :1]))
-
-
-@dataclass(frozen=True)
-class OneAgainstRest:
-    """Binary cross-entropy of every class on its own, summed, for samples of several classes."""
-
-    targets_NC: Tensor
-    curvature: float = 0.25
-
-    def __call__(self, logits_NC: Tensor) -> tuple[float, Callable[[], Tensor]]:
-        wanted = self.targets_NC.to(logits_NC.dtype)
-        losses_NC = F.softplus(logits_NC) - wanted * logits_NC
-        return losses_NC.sum(dtype=torch.float64).item() / len(wanted), lambda: logits_NC.sigmoid() - wanted
-
-
-def loss_of(labels: Tensor) -> Loss:
-    """By shape: class numbers [N], or a yes or no for every class [N, C]."""
-    return Multinomial(labels) if labels.dim() == 1 else OneAgainstRest(labels)
 
 
 @dataclass(frozen=True)
@@ -86,8 +39,12 @@ class Scaling:
         constant = deviation_d <= 1e-7 * mean_d.abs()
         return cls(mean_d, torch.where(constant, 1.0, deviation_d))
 
+    def scaled(self, features: Tensor) -> Tensor:
+        """[N, d], with gradients."""
+        return (features - self.mean_d) / self.deviation_d
+
     def __call__(self, features: Tensor) -> Tensor:
-        """With a column of ones for the bias."""
+        """[N, D], with a column of ones for the bias; in place, because features are large."""
         out = features.new_ones(len(features), features.shape[1] + 1)
         torch.sub(features, self.mean_d, out=out[:, :-1])
         out[:, :-1] /= self.deviation_d
@@ -96,7 +53,19 @@ class Scaling:
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """What a fit gives; `logits` takes features as they were before scaling."""
+    """What a fit gives: a classifier, and how it was reached.
+
+    Args:
+        weights_DC: [d + 1, C], of scaled features and the constant 1.
+        scaling: of the features, to mean 0 and deviation 1.
+        l2: the strength of the penalty.
+        iterations: of the solver.
+        converged: whether the gradient became small enough.
+
+    >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> fit_linear(x, torch.tensor([0, 0, 1, 1]), classes=2, l2=0.01).converged
+    True
+    """
 
     weights_DC: Tensor
     scaling: Scaling
@@ -105,19 +74,43 @@ class LinearClassifier:
     converged: bool
 
     def logits(self, features: Tensor) -> Tensor:
+        """Scores of the classes.
+
+        Args:
+            features: [N, d], as they were before scaling.
+
+        Returns:
+            [N, C].
+        """
         return self.scaling(features.to(self.weights_DC.dtype)) @ self.weights_DC
 
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """The classifier, and every strength that was tried with its validation accuracy."""
+    """What `fit_probe` gives.
+
+    Args:
+        classifier: at the strength that was chosen.
+        path: every strength that was tried with its validation score, strongest first.
+    """
 
     classifier: LinearClassifier
     path: tuple[tuple[float, float], ...]
 
 
 def fit_linear(features: Tensor, labels: Tensor, *, classes: int, l2: float) -> LinearClassifier:
-    """One fit at one strength.
+    """Logistic regression at one strength, to convergence.
+
+    minimise  mean_i loss(x_i W + b, y_i) + l2 / 2 ||W||^2,  x scaled to mean 0 and deviation 1
+
+    Args:
+        features: [N, d].
+        labels: class numbers [N], or bool [N, classes] for samples of several classes.
+        classes: how many there are.
+        l2: the strength of the penalty; scikit-learn's C is 1 / (l2 N).
+
+    Returns:
+        The classifier, on the device of the features.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> fit_linear(x, torch.tensor([0, 0, 1, 1]), classes=2, l2=0.01).logits(x).argmax(1)
@@ -127,7 +120,7 @@ def fit_linear(features: Tensor, labels: Tensor, *, classes: int, l2: float) -> 
     require_number("l2", l2, above=0)
     features = features.to(accumulation_type(features))
     scaling = Scaling.of(features)
-    problem = _Problem.of(scaling(features), loss_of(labels))
+    problem = Problem.of(scaling(features), loss_of(labels))
     fit = problem.solve(l2, problem.start(classes))
     return LinearClassifier(fit.weights_DC, scaling, l2, fit.iterations, fit.converged)
 
@@ -141,15 +134,30 @@ def fit_probe(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> LinearProbe:
-    """The strength with the best `score(logits, labels)` on a held-out tenth of these samples, then a fit on all.
+    """Logistic regression whose strength is the best on a held-out tenth of these samples, then fitted to all of them.
 
     Strengths go down from 1; each fit starts from the one before. The stronger of two equals is taken.
+
+    Args:
+        features, labels, classes: as for `fit_linear`.
+        score: of (logits, labels) of the held-out samples; the highest is chosen.
+        seed: of the samples that are held out, a tenth of every class.
+        progress: called with (what, done, total).
+
+    Returns:
+        The classifier, and what was tried.
+
+    >>> x, y = torch.linspace(-1, 1, 40)[:, None], (torch.arange(40) >= 20).long()
+    >>> accuracy = lambda logits, labels: (logits.argmax(1) == labels).double().mean().item()
+    >>> probe = fit_probe(x, y, classes=2, score=accuracy)
+    >>> accuracy(probe.classifier.logits(x), y) > 0.9
+    True
     """
     _require_problem(features, labels, classes)
     features = features.to(accumulation_type(features))
     fitted, held_out = stratified_split(labels, VALIDATION_SHARE, seed=seed)
     scaling = Scaling.of(features[fitted])
-    problem = _Problem.of(scaling(features[fitted]), loss_of(labels[fitted]))
+    problem = Problem.of(scaling(features[fitted]), loss_of(labels[fitted]))
     held_features, held_labels = scaling(features[held_out]), labels[held_out]
     weights_DC, path = problem.start(classes), list[tuple[float, float]]()
     kept: dict[float, Tensor] = {}
@@ -165,7 +173,7 @@ def fit_probe(
     del problem, held_features
     scaling = Scaling.of(features)
     l2 = path[best][0]
-    fit = _Problem.of(scaling(features), loss_of(labels)).solve(l2, kept[l2])
+    fit = Problem.of(scaling(features), loss_of(labels)).solve(l2, kept[l2])
     return LinearProbe(LinearClassifier(fit.weights_DC, scaling, l2, fit.iterations, fit.converged), tuple(path))
 
 
@@ -192,99 +200,6 @@ def _rarest_class(targets_NC: Tensor) -> Tensor:
     rarity_NC = torch.where(targets_NC, -counts_C, -len(targets_NC) - 1)
     none = ~targets_NC.any(1)
     return torch.where(none, targets_NC.shape[1], rarity_NC.argmax(1))
-
-
-@dataclass(frozen=True)
-class _Fit:
-    weights_DC: Tensor
-    iterations: int
-    converged: bool
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """L-BFGS whose first guess of the curvature is its bound, X'X times that of the loss.
-
-    The bound removes what correlated features do to the condition; what is left takes few iterations. Logits are linear
-    in the weights, so a line search costs no pass over the features.
-    """
-
-    x_ND: Tensor
-    loss: Loss
-    gram_DD: Tensor  # X'X / N
-
-    @classmethod
-    def of(cls, x_ND: Tensor, loss: Loss) -> _Problem:
-        return cls(x_ND, loss, x_ND.T @ x_ND / len(x_ND))
-
-    def start(self, classes: int) -> Tensor:
-        return self.x_ND.new_zeros(self.x_ND.shape[1], classes)
-
-    def solve(self, l2: float, weights_DC: Tensor) -> _Fit:
-        penalty_D1 = torch.full_like(weights_DC[:, :1], l2)
-        penalty_D1[-1] = 0  # the bias
-        bound_DD = self.loss.curvature * self.gram_DD + penalty_D1.squeeze(1).diag()
-        bound_DD.diagonal().add_(1e-6 * bound_DD.diagonal().mean())
-        factor_DD = torch.linalg.cholesky(bound_DD)
-        logits_NC = self.x_ND @ weights_DC
-        value, residual = self.loss(logits_NC)
-        gradient_DC = self._gradient(residual, penalty_D1 * weights_DC)
-        steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=MEMORY)
-        for iteration in range(MOST_ITERATIONS):
-            if gradient_DC.abs().max() <= LARGEST_GRADIENT:
-                return _Fit(weights_DC, iteration, True)
-            direction_DC = -_two_loop(gradient_DC, steps, factor_DD)
-            change_NC = self.x_ND @ direction_DC
-            # the penalty along the line is size * linear + size^2 * square / 2
-            linear, square, slope = torch.stack(
-                [
-                    (penalty_D1 * weights_DC * direction_DC).sum(),
-                    (penalty_D1 * direction_DC.square()).sum(),
-                    (gradient_DC * direction_DC).sum(),
-                ]
-            ).tolist()
-            size, before = 1.0, value
-            for _ in range(MOST_HALVINGS):
-                tried_NC = logits_NC + size * change_NC
-                value, residual = self.loss(tried_NC)
-                rise = value - before + size * linear + size**2 * square / 2
-                if rise <= 1e-4 * size * slope + _rounding(before, logits_NC.dtype):
-                    break
-                size /= 2
-            else:  # no descent is left in this precision
-                return _Fit(weights_DC, iteration, False)
-            weights_DC, logits_NC = weights_DC + size * direction_DC, tried_NC
-            if iteration % 20 == 19:
-                logits_NC = self.x_ND @ weights_DC  # sheds the rounding of the updates
-            after_DC = self._gradient(residual, penalty_D1 * weights_DC)
-            steps.append((size * direction_DC, after_DC - gradient_DC))
-            gradient_DC = after_DC
-        return _Fit(weights_DC, MOST_ITERATIONS, False)
-
-    def _gradient(self, residual: Callable[[], Tensor], penalty_DC: Tensor) -> Tensor:
-        # in this order the product reads the features row by row: a third of the time of X'R
-        return (residual().T @ self.x_ND).T / len(self.x_ND) + penalty_DC
-
-
-def _rounding(value: float, kind: torch.dtype) -> float:
-    return 4 * torch.finfo(kind).eps * abs(value)
-
-
-def _two_loop(gradient_DC: Tensor, steps: deque[tuple[Tensor, Tensor]], factor_DD: Tensor) -> Tensor:
-    """Inverse Hessian times gradient (Nocedal & Wright 2006, algorithm 7.4), the first guess being the bound."""
-    out, weights = gradient_DC, []
-    for step, change in reversed(steps):
-        rho = 1 / (step * change).sum()
-        alpha = rho * (step * out).sum()
-        out = out - alpha * change
-        weights.append((rho, alpha))
-    out = torch.cholesky_solve(out, factor_DD)
-    if steps:  # the bound is far above the curvature where the classes are told apart well
-        step, change = steps[-1]
-        out = out * (step * change).sum() / (change * torch.cholesky_solve(change, factor_DD)).sum()
-    for (step, change), (rho, alpha) in zip(steps, reversed(weights), strict=True):
-        out = out + step * (alpha - rho * (change * out).sum())
-    return out
 
 
 def _require_problem(features: Tensor, labels: Tensor, classes: int) -> None:

@@ -16,10 +16,15 @@ POOL_BETAS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 def pool_mi_nats(z_a: Tensor, z_b: Tensor, *, beta: float, chooses: Tensor | None = None) -> dict[str, float]:
     """InfoNCE's bound with all other samples as negatives: what the encoder really shares between the views.
 
-    `pool_mi_nats` is the bound at `beta`. `pool_best_beta` is chosen on the samples that `chooses` marks (every second
-    one unless given), in a pool of these alone, and `pool_mi_best_nats` is the bound at it over the other samples,
-    against the whole pool: the choice cannot flatter the anchors it is read on. `pool_ceiling_nats` is the most either
-    can say.
+    Args:
+        z_a, z_b: embeddings of two views of the same samples, [N, d] each.
+        beta: the inverse temperature.
+        chooses: bool [N], the samples that choose the best inverse temperature; every second one unless given.
+
+    Returns:
+        `pool_mi_nats` is the bound at `beta`. `pool_best_beta` is chosen on the samples that `chooses` marks, in a pool
+        of these alone, and `pool_mi_best_nats` is the bound at it over the other samples, against the whole pool: the
+        choice cannot flatter the anchors it is read on. `pool_ceiling_nats` is the most either can say.
 
     >>> z = torch.nn.functional.one_hot(torch.arange(8)).float()
     >>> round(pool_mi_nats(z, z, beta=32.0)["pool_mi_nats"], 4), round(math.log(8), 4)

@@ -21,7 +21,29 @@ TRAINED, RANDOM = "trained", "random"
 
 @dataclass(frozen=True)
 class Row:
-    """One protocol's verdict on one set of weights. Accuracies are shares of 1, information is in nats."""
+    """One protocol's verdict on one set of weights. Accuracies are shares of 1, information is in nats.
+
+    Args:
+        protocol: its name.
+        version: of the protocol; rows of different versions are not to be compared.
+        variant: "" where the protocol has only one.
+        data: name of the dataset.
+        layer: that was measured, "output" by default.
+        weights: "trained" or "random".
+        headline: the score to look at first.
+        scores: by name, with 95 % intervals.
+        chosen: what was fixed or selected, never on test data.
+        per_class: accuracy of every class.
+        confusion: counts of (class, predicted class).
+        correct: which test samples, one bit each in base64; "" where a sample is not just right or wrong.
+        seconds: that it took.
+        data_sha256: of both parts of the data.
+        seed: of splits, draws and random weights.
+
+    >>> row = Row("knn", 2, "", "mine", "output", "trained", "top1", {"top1": Score(0.9, 0.85, 0.94)})
+    >>> row.best.value
+    0.9
+    """
 
     protocol: str
     version: int
@@ -41,6 +63,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
+        """What was measured; two rows with the same key measured the same."""
         return (self.protocol, self.variant, self.data, self.data_sha256, self.layer, self.weights)
 
     @property
@@ -50,13 +73,29 @@ class Row:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Row:
+        """From what `dataclasses.asdict` made of one."""
         scored = {part: {k: Score(**v) for k, v in content[part].items()} for part in ("scores", "per_class")}
         return cls(**{**content, **scored})
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All rows; `evaluation["knn"]` is the trained row of a protocol."""
+    """What `evaluate` found: all rows, and whose they are. `found["knn"]` is the first trained row of a protocol.
+
+    Args:
+        encoder: what was evaluated, in words.
+        encoder_sha256: of its weights.
+        rows: one for each measurement.
+        skipped: protocols that were left out, each with the reason.
+        report: how the tensors of a file fitted the encoder.
+        architecture: None where too little is known of it to tell that two are the same.
+        normalisation: of images in [0, 1], as it was used.
+        set_aside: the file of earlier results of other weights or settings; "" where none was in the way.
+
+    >>> row = Row("knn", 2, "", "mine", "output", "trained", "top1", {"top1": Score(0.9, 0.85, 0.94)})
+    >>> Evaluation("encoder", "0" * 64, (row,))["knn"].best
+    Score(value=0.9, low=0.85, high=0.94)
+    """
 
     encoder: str
     encoder_sha256: str
@@ -68,6 +107,7 @@ class Evaluation:
     set_aside: str = ""  # the file of earlier results of other weights or settings, "" where none was in the way
 
     def __getitem__(self, protocol: str) -> Row:
+        """The first trained row of a protocol."""
         for row in self.rows:
             if row.protocol == protocol and row.weights == TRAINED:
                 return row
@@ -76,11 +116,19 @@ class Evaluation:
         )
 
     def random_beside(self, row: Row) -> Row | None:
-        """The same measurement of random weights."""
+        """The same measurement of random weights.
+
+        Args:
+            row: of trained weights.
+
+        Returns:
+            The row; None where random weights were not measured.
+        """
         wanted = (*row.key[:-1], RANDOM)
         return next((other for other in self.rows if other.key == wanted), None)
 
     def to_dict(self) -> dict[str, Any]:
+        """As results.json holds it."""
         return {"format": FORMAT, **asdict(self)}
 
 
@@ -117,7 +165,17 @@ def set_aside(folder: Path, new: Evaluation) -> str:
 
 
 def read_results(folder: Path) -> Evaluation | None:
-    """What an earlier evaluation wrote there; None if nothing readable."""
+    """What an earlier evaluation wrote into results.json.
+
+    Args:
+        folder: that `evaluate` was given as `out`, or `<run>/evaluation` of `flatclr eval`.
+
+    Returns:
+        The evaluation; None where nothing readable is there.
+
+    >>> read_results(Path("no/such/folder")) is None
+    True
+    """
     try:
         content = json.loads((folder / RESULTS).read_text())
         if content.pop("format") != FORMAT:
@@ -142,7 +200,18 @@ def write_results(folder: Path, evaluation: Evaluation) -> Path:
 
 
 def markdown_table(evaluation: Evaluation) -> str:
-    """Headline scores of trained and random weights, for a model card."""
+    """Headline scores of trained and random weights, for a model card.
+
+    Args:
+        evaluation: from `evaluate` or `read_results`.
+
+    Returns:
+        A Markdown table, a line for every trained row.
+
+    >>> row = Row("knn", 2, "", "mine", "output", "trained", "top1", {"top1": Score(0.9, 0.85, 0.94)})
+    >>> markdown_table(Evaluation("encoder", "0" * 64, (row,))).splitlines()[2]
+    '| knn v2 | mine | output | top1 | 0.9 [0.85, 0.94] |  |'
+    """
     lines = ["| protocol | data | layer | score | trained | random weights |", "| --- | --- | --- | --- | --- | --- |"]
     for row in evaluation.rows:
         if row.weights == TRAINED:

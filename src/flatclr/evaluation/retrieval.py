@@ -17,15 +17,28 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Per query; a query whose class has no other member is left out of both."""
+    """What `retrieve` found of every query; a query whose class has no other member is left out.
 
-    recall_NK: Tensor  # whether one of the first k is of its class, k as in RANKS
+    Args:
+        recall_NK: whether one of the first k samples is of the query's class, k as in `ranks`.
+        average_precision_N: of the query.
+    """
+
+    recall_NK: Tensor  # whether one of the first k is of its class, k as in `ranks`
     average_precision_N: Tensor
 
 
 @torch.no_grad()
 def retrieve(features: Tensor, labels: Tensor, *, ranks: Sequence[int] = RANKS) -> Retrieval:
-    """Every sample asks for its class among all the others.
+    """Every sample asks for its class among all the others, by cosine similarity.
+
+    Args:
+        features: [N, d].
+        labels: class numbers [N].
+        ranks: numbers of nearest samples among which one of the class is looked for.
+
+    Returns:
+        Recalls and average precision of every query whose class has another member.
 
     >>> retrieve(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])).average_precision_N
     tensor([1., 1., 1., 1.])

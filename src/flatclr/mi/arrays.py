@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
+"""Rows of numbers, [N, d] of float64."""
+
 Integers = NDArray[np.intp]  # row numbers, level numbers, counts
 
 

@@ -1,20 +1,31 @@
-"""Encoders, projection heads, momentum copies, and files to take an encoder away in."""
+"""Encoders, projection heads, networks of both, momentum copies, and files to take an encoder away in."""
 
-from flatclr.models.encoders import ENCODERS, Encoder, EncoderSpec, Normalisation, build_encoder
+from flatclr.models.encoders import ENCODERS, Encoder, EncoderSpec, build_encoder
+from flatclr.models.export import export_folder, export_onnx
 from flatclr.models.heads import build_head
 from flatclr.models.momentum import MomentumEncoder
-from flatclr.models.saving import WeightsReport, load_encoder, load_weights, save_encoder
+from flatclr.models.network import Network, Normalisation, NormalisedEncoder, TwoTowers
+from flatclr.models.saving import load_encoder, save_encoder
+from flatclr.models.trained import load_head, load_network
+from flatclr.models.weights import WeightsReport, load_weights
 
 __all__ = [
     "ENCODERS",
     "Encoder",
     "EncoderSpec",
     "MomentumEncoder",
+    "Network",
     "Normalisation",
+    "NormalisedEncoder",
+    "TwoTowers",
     "WeightsReport",
     "build_encoder",
     "build_head",
+    "export_folder",
+    "export_onnx",
     "load_encoder",
+    "load_head",
+    "load_network",
     "load_weights",
     "save_encoder",
 ]

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_one_of
+from flatclr.models.network import Normalisation
 
 STEMS = ("auto", "cifar", "imagenet")
 STEM_OF_KERNEL: dict[tuple[int, ...], str] = {(3, 3): "cifar", (7, 7): "imagenet"}  # by the first convolution
@@ -34,7 +35,17 @@ WEIGHT_SOURCES = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_over
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """What `build_encoder` needs to build an encoder again; says nothing about where its first weights came from."""
+    """What `build_encoder` needs to build an encoder again; says nothing about where its first weights came from.
+
+    Args:
+        name: of the architecture.
+        channels: of the images.
+        image_size: their side in pixels.
+        options: arguments of the architecture.
+
+    >>> build_encoder("mlp", channels=3, image_size=8, width=16).spec.options["width"]
+    16
+    """
 
     name: str
     channels: int
@@ -42,33 +53,20 @@ class EncoderSpec:
     options: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Normalisation:
-    """What was subtracted from and divided out of every channel of the images an encoder saw.
-
-    >>> Normalisation((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
-    tensor([[[[-2.,  2.]]]])
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W], uint8 or floating point in [0, 1], as the encoder takes them."""
-        if images.dim() != 4 or images.shape[1] != len(self.mean):
-            raise ValueError(
-                f"images must have shape [N, {len(self.mean)}, H, W], got {list(images.shape)}; "
-                "pass a batch of images with the channels of the training images."
-            )
-        if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise TypeError(f"images must be uint8, or floating point in [0, 1], got {images.dtype}; convert them.")
-        levels = images.float() / 255 if images.dtype == torch.uint8 else images
-        mean, std = (levels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        return (levels - mean) / std
-
-
 class Encoder(nn.Module):
-    """Any encoder built by name; a new one sets `features` and defines `encode`."""
+    """Any encoder built by name: images [N, C, S, S] -> features [N, features].
+
+    A new one sets `features` and defines `encode`.
+
+    Args:
+        channels: of the images; others are refused.
+
+    >>> class Flat(Encoder):
+    ...     features = 4
+    ...     def encode(self, images): return images.flatten(1)
+    >>> Flat(channels=1)(torch.zeros(3, 1, 2, 2)).shape
+    torch.Size([3, 4])
+    """
 
     features: int
     spec: EncoderSpec
@@ -80,9 +78,11 @@ class Encoder(nn.Module):
         self.channels = channels
 
     def encode(self, images: Tensor) -> Tensor:
+        """Features [N, features] of images that were checked."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
+        """Features [N, features] of normalised images [N, C, S, S]."""
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ValueError(
                 f"images must have shape [N, {self.channels}, S, S], got {list(images.shape)}; "
@@ -94,7 +94,7 @@ class Encoder(nn.Module):
 
 
 def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) -> Encoder:
-    """An encoder with random weights; `.features` is its output width.
+    """An encoder by name, with random weights.
 
     Args:
         name: one of `ENCODERS`, or "timm:NAME" or "torchvision:NAME" where these packages are installed.
@@ -104,6 +104,9 @@ def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) 
             cnn: width=32, norm="batch" | "group" | "none".
             mlp: width=512, layers=2, norm="batch" | "group" | "none".
             timm, torchvision: passed on (`pretrained=True`, `weights="DEFAULT"`, `img_size=32`, ...).
+
+    Returns:
+        An `Encoder` from images [N, channels, image_size, image_size] to features [N, encoder.features].
 
     >>> encoder = build_encoder("resnet18", channels=3, image_size=32)
     >>> encoder(torch.randn(2, 3, 32, 32)).shape, encoder.features
@@ -317,6 +320,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "cnn": SmallCNN,
     "mlp": MLP,
 }
+"""Architectures by the name that `build_encoder` takes, besides `timm:NAME` and `torchvision:NAME`."""
 
 
 class AdaptedEncoder(Encoder):

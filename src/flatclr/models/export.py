@@ -18,41 +18,36 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.files import replace_files
-from flatclr.models.encoders import EncoderSpec, Normalisation
-from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document, unwrapped
+from flatclr.models.encoders import EncoderSpec
+from flatclr.models.network import NormalisedEncoder, normalisation_of, unwrapped
+from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document
 
 LARGEST_DIFFERENCE = 1e-4
 ONNX_CHECK_BATCHES = (1, 5)
 
 
-class FromUnitRange(nn.Module):
-    """The encoder with its normalisation in front: takes images in [0, 1]."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, encoder: nn.Module, normalisation: Normalisation | None) -> None:
-        super().__init__()
-        self.encoder = encoder
-        mean, std = ((0.0,), (1.0,)) if normalisation is None else (normalisation.mean, normalisation.std)
-        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.encoder((images - self.mean) / self.std)
-        return features
-
-
 def export_onnx(
     encoder: nn.Module, path: str | Path, *, channels: int | None = None, image_size: int | None = None
 ) -> float:
-    """Write an ONNX file and check it: returns the largest difference from PyTorch under onnxruntime.
+    """Write an ONNX file, and check it with onnxruntime.
 
     Its input `images` is float32 [N, C, S, S] in [0, 1] for any N, normalised inside; its output `features` is [N, d].
     A file whose output differs by more than 1e-4 is not written.
 
     Args:
-        channels, image_size: of the images, where the encoder was not built by name.
+        encoder: from `build_encoder` or `load_encoder`, or any module from images to features.
+        path: of the file; its folder is made.
+        channels: of the images, where the encoder was not built by name.
+        image_size: side of the images, where the encoder was not built by name.
+
+    Returns:
+        The largest difference between its features under onnxruntime and those of PyTorch.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> encoder = flatclr.models.build_encoder("mlp", channels=1, image_size=4, width=8)
+    >>> with TemporaryDirectory() as folder:
+    ...     export_onnx(encoder, Path(folder) / "encoder.onnx") < 1e-4
+    True
     """
     require_file_target(path)
     encoder = unwrapped(encoder)
@@ -60,7 +55,7 @@ def export_onnx(
     onnxruntime = _needed("onnxruntime")
     _needed("onnx")
     _needed("onnxscript")
-    module = FromUnitRange(copy.deepcopy(encoder), getattr(encoder, "normalisation", None)).cpu().float().eval()
+    module = NormalisedEncoder(copy.deepcopy(encoder)).cpu().float().eval()
     generator = torch.Generator().manual_seed(0)
     batches = [torch.rand(n, channels, image_size, image_size, generator=generator) for n in ONNX_CHECK_BATCHES]
     content = _traced(module, batches[-1])
@@ -85,12 +80,22 @@ def export_onnx(
 def export_folder(
     encoder: nn.Module, folder: str | Path, *, description: Mapping[str, Any] | None = None, results: str = ""
 ) -> Path:
-    """README.md (a model card), config.json and model.safetensors, which `flatclr.load_encoder(folder)` loads.
+    """Write README.md (a model card), config.json and model.safetensors, as the Hugging Face hub keeps models.
 
     Args:
+        encoder: from `build_encoder` or `load_encoder`, or any module; what was not built by name loads with `into=`.
         folder: new, empty, or of an earlier export, whose files are replaced.
         description: data, objective, ESS target and the like; the encoder's own unless given.
-        results: measured accuracies as a Markdown table.
+        results: measured accuracies as a Markdown table, such as `markdown_table` makes.
+
+    Returns:
+        The folder, which `flatclr.load_encoder` loads.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> encoder = flatclr.models.build_encoder("mlp", channels=1, image_size=4, width=8)
+    >>> with TemporaryDirectory() as folder:
+    ...     sorted(file.name for file in export_folder(encoder, folder).iterdir())
+    ['README.md', 'config.json', 'model.safetensors']
     """
     require_export_target(folder)
     encoder = unwrapped(encoder)
@@ -180,11 +185,11 @@ def _cell(value: Any) -> str:
 
 
 def _use(encoder: nn.Module) -> str:
-    return "images" if getattr(encoder, "normalisation", None) is None else "encoder.normalisation(images)"
+    return "images" if normalisation_of(encoder) is None else "encoder.normalisation(images)"
 
 
 def _normalisation(encoder: nn.Module) -> str:
-    found = getattr(encoder, "normalisation", None)
+    found = normalisation_of(encoder)
     return "none, images in [0, 1]" if found is None else ", ".join(f"{k} {list(v)}" for k, v in asdict(found).items())
 
 

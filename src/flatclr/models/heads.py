@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_one_of
 from flatclr.models.encoders import NORMS, norm_layer
@@ -20,6 +22,9 @@ def build_head(
         d_hidden: width in between, `d_in` unless given; without use where `layers` is 1.
         layers: 1 (linear), 2 or 3.
         norm: "batch", "group" or "none", after every layer but the last.
+
+    Returns:
+        From features [N, d_in] to embeddings [N, d_out].
 
     >>> list(dict(build_head(512).named_children()))
     ['linear1', 'norm1', 'relu1', 'linear2']
@@ -39,3 +44,35 @@ def build_head(
         width = hidden
     parts[f"linear{layers}"] = nn.Linear(width, d_out)
     return nn.Sequential(parts)
+
+
+def head_from_state(state: Mapping[str, Tensor]) -> nn.Sequential:
+    """The head of `build_head` that a state dict was taken from, with its weights, in evaluation mode.
+
+    Args:
+        state: what `state_dict()` of such a head returned. Its names and shapes say how the head was built.
+
+    Returns:
+        A head on the CPU. The random state is left as it was.
+
+    >>> head = build_head(8, d_hidden=16, d_out=4, layers=3, norm="group").eval()
+    >>> x = torch.randn(2, 8)
+    >>> torch.equal(head_from_state(head.state_dict())(x), head(x))
+    True
+    """
+    layers = sum(name.startswith("linear") and name.endswith(".weight") for name in state)
+    if not layers:
+        raise ValueError(f"a head's state must have linear layers, got {sorted(state)[:3]}; pass that of build_head.")
+    first, last = state["linear1.weight"], state[f"linear{layers}.weight"]
+    with torch.random.fork_rng(devices=()):  # the first weights are drawn, and replaced
+        head = build_head(
+            first.shape[1], d_hidden=first.shape[0], d_out=last.shape[0], layers=layers, norm=_norm_of(state)
+        )
+    head.load_state_dict(state)
+    return head.eval()
+
+
+def _norm_of(state: Mapping[str, Tensor]) -> str:
+    if "norm1.running_mean" in state:
+        return "batch"
+    return "group" if "norm1.weight" in state else "none"

@@ -20,6 +20,10 @@ class MomentumEncoder(nn.Module):
     Wrap the bare network, before DistributedDataParallel. Keep parameters in float32 (autocast does): bfloat16 cannot
     hold steps of one per cent.
 
+    Args:
+        module: what is followed.
+        momentum: within [0, 1]; 0.99 to 0.999 is usual.
+
     >>> source = torch.nn.Linear(2, 1)
     >>> follower = MomentumEncoder(source, momentum=0.9)
     >>> follower.update()
@@ -64,4 +68,5 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the copy makes of the inputs, without gradient."""
         return self.module(*inputs, **options)

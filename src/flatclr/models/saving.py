@@ -9,33 +9,23 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from flatclr.checks import require_one_of
 from flatclr.files import replace_files
-from flatclr.models.encoders import (
-    STEM_OF_KERNEL,
-    WEIGHT_SOURCES,
-    AdaptedEncoder,
-    Encoder,
-    EncoderSpec,
-    Normalisation,
-    ResNet,
-    build_encoder,
-)
+from flatclr.models.encoders import WEIGHT_SOURCES, Encoder, EncoderSpec, build_encoder
+from flatclr.models.network import Normalisation, normalisation_of, unwrapped
+from flatclr.models.weights import fit_of, parse_safetensors
 
 FORMAT = "flatclr-encoder"
 FORMAT_VERSION = 1
 FOLDER_DOCUMENT, FOLDER_WEIGHTS = "config.json", "model.safetensors"  # names of the same two in a hub folder
-PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.")
-CONTAINERS = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights in a checkpoint
 
 
 def save_encoder(
@@ -45,15 +35,26 @@ def save_encoder(
     description: Mapping[str, Any],
     normalisation: Normalisation | None = None,
 ) -> Path:
-    """Write `encoder.safetensors` and `encoder.json` into `folder`; returns the path of the weights.
+    """Write `encoder.safetensors` and `encoder.json` into `folder`.
 
     Both files are complete on the disk before either takes its name, so that a full disk or a kill leaves the pair
     that was there. Wrappers of DistributedDataParallel and torch.compile are taken off.
 
     Args:
+        folder: where to; it is made.
         encoder: from `build_encoder`, or any module; what was not built by name loads with `into=` only.
         description: whatever should travel along, as JSON: data, objective, accuracies.
-        normalisation: of the images, unless the encoder has a `.normalisation` of its own.
+        normalisation: of the images; the encoder's own `.normalisation` unless given.
+
+    Returns:
+        The path of the weights.
+
+    >>> import tempfile
+    >>> encoder = flatclr.models.build_encoder("cnn", channels=1, image_size=28)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save_encoder(folder, encoder, description={"data": "mine"})
+    ...     load_encoder(folder).description
+    {'data': 'mine'}
     """
     weights, document = encoder_files(encoder, description=description, normalisation=normalisation)
     target = Path(folder) / "encoder.safetensors"
@@ -68,7 +69,7 @@ def encoder_files(
     """Weights and description as `save_encoder` writes them."""
     encoder = unwrapped(encoder)
     spec = getattr(encoder, "spec", None)
-    normalisation = normalisation or getattr(encoder, "normalisation", None)
+    normalisation = normalisation or normalisation_of(encoder)
     weights = safetensors.torch.save(_tensors_of(encoder), {"format": "pt"})
     document = {
         "format": FORMAT,
@@ -91,14 +92,23 @@ def encoder_files(
 
 
 def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Module:
-    """The saved encoder in evaluation mode on the CPU, its checksum verified.
-
-    `.description` is what was saved with it, `.normalisation` what its images need, `.spec` how it was built. The
-    random state is left as it was.
+    """A saved encoder, its checksum verified.
 
     Args:
-        path: the folder (also one of `export_folder`), the `.safetensors` or the `.json` file.
+        path: a run directory, a folder (also one of `export_folder`), the `.safetensors` or the `.json` file.
         into: a module of the same architecture, for an encoder that was not built by name.
+
+    Returns:
+        The encoder in evaluation mode on the CPU. `.description` is what was saved with it, `.normalisation` what its
+        images need (None: nothing), `.spec` how it was built. The random state is left as it was.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     built = flatclr.models.build_encoder("mlp", channels=1, image_size=8, width=4)
+    ...     _ = flatclr.models.save_encoder(folder, built, description={"data": "mine"})
+    ...     encoder = flatclr.load_encoder(folder)
+    >>> encoder(torch.zeros(2, 1, 8, 8)).shape, encoder.description["data"]
+    (torch.Size([2, 4]), 'mine')
     """
     document_path = _document_path(Path(path))
     in_hub_folder = document_path.name == FOLDER_DOCUMENT
@@ -109,7 +119,7 @@ def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Modul
     tensors = _read_verified(weights_path, document["sha256"])
     with torch.random.fork_rng(devices=()):
         module = into if into is not None else _rebuilt(document["encoder"], document_path)
-    fit = _fit(tensors, module)
+    fit = fit_of(tensors, module)
     if fit.missing or fit.unexpected or fit.mismatched:
         raise ValueError(
             f"{weights_path} must hold the weights of this {type(module).__name__}, got {fit}; "
@@ -125,106 +135,6 @@ def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Modul
     object.__setattr__(module, "normalisation", normalisation)
     object.__setattr__(module, "description", document["description"])
     return module.eval()
-
-
-@dataclass(frozen=True)
-class WeightsReport:
-    """How the tensors of a file fitted a module. Names are the module's, but `unexpected` ones are the file's."""
-
-    loaded: tuple[str, ...]
-    missing: tuple[str, ...]  # in the module, not in the file
-    unexpected: tuple[str, ...]  # in the file, not in the module
-    mismatched: tuple[str, ...]  # in both, with different shapes; not loaded
-
-    @property
-    def complete(self) -> bool:
-        """Every tensor of the module came from the file."""
-        return not (self.missing or self.mismatched)
-
-    def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} of {len(self.loaded) + len(self.missing) + len(self.mismatched)} tensors loaded"]
-        for kind in ("missing", "unexpected", "mismatched"):
-            names: tuple[str, ...] = getattr(self, kind)
-            if names:
-                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                parts.append(f"{len(names)} {kind} ({', '.join(names[:3])}{more})")
-        return ", ".join(parts)
-
-
-def load_weights(module: nn.Module, path: str | Path, prefix: str = "", *, strict: bool = True) -> WeightsReport:
-    """Copy weights of a state-dict file from elsewhere into `module`, and say what fitted.
-
-    Args:
-        path: `.safetensors`, or `.pt`, `.pth` and the like with tensors only, also inside a checkpoint's "state_dict".
-        prefix: take the keys that begin with this and cut it off ("module.encoder_q."). Without it, the composition of
-            "module.", "_orig_mod.", "model.", "backbone." and "encoder." under which most keys fit is cut off.
-        strict: refuse a file that lacks a tensor of the module or has it in another shape, and leave the module as it
-            was; False loads what fits. What else the file holds (a head, a classifier) does no harm.
-    """
-    tensors, target = _read_state(Path(path)), _bare(module)
-    cut = prefix or _best_prefix(tensors, target.state_dict(), path)
-    return _load_state(target, tensors, cut, path, strict=strict)
-
-
-def encoder_from_weights(
-    name: str, path: str | Path, *, channels: int, image_size: int, prefix: str = ""
-) -> tuple[Encoder, WeightsReport]:
-    """Architecture `name` with all its weights from a state-dict file, a ResNet with the stem that the file has."""
-    tensors = _read_state(Path(path))
-    encoder = build_encoder(name, channels=channels, image_size=image_size)
-    cut = prefix or _best_prefix(tensors, _bare(encoder).state_dict(), path)
-    first = tensors.get(f"{cut}conv1.weight")
-    stem = None if first is None else STEM_OF_KERNEL.get(tuple(first.shape[2:]))
-    if isinstance(encoder, ResNet) and stem is not None:
-        encoder = build_encoder(name, channels=channels, image_size=image_size, stem=stem)
-    fit = _load_state(_bare(encoder), tensors, cut, path, strict=True)
-    layers = {own.partition(".")[0] for own in encoder.state_dict()}
-    deeper = [key for key in fit.unexpected if key.startswith(cut) and key[len(cut) :].partition(".")[0] in layers]
-    if deeper and not isinstance(encoder, AdaptedEncoder):  # of packages' models, some versions keep more buffers
-        raise ValueError(  # a resnet34 has every tensor of a resnet18
-            f"{path} must hold a {name}, got {len(deeper)} tensors more in its layers (first: {deeper[0]}); "
-            "pass the architecture= (--architecture) it was trained as."
-        )
-    return encoder, fit
-
-
-def _bare(module: nn.Module) -> nn.Module:
-    """The module whose names a published file has."""
-    module = unwrapped(module)
-    return module.model if isinstance(module, AdaptedEncoder) else module
-
-
-def _load_state(
-    target: nn.Module, tensors: Mapping[str, Tensor], cut: str, path: str | Path, *, strict: bool
-) -> WeightsReport:
-    own = target.state_dict()
-    inside = {key.removeprefix(cut): tensor for key, tensor in tensors.items() if key.startswith(cut)}
-    fit = _fit(inside, target)
-    if not fit.loaded:
-        raise ValueError(
-            f"{path} must have keys such as {next(iter(own), None)!r} for this {type(target).__name__}, got "
-            f"{next(iter(tensors), None)!r}; pass what its keys begin with as prefix=, or build its architecture."
-        )
-    if strict and not fit.complete:
-        raise ValueError(
-            f"{path} must hold every tensor of this {type(target).__name__}, got {_gaps(fit, inside, own)}; pass the "
-            "architecture= and prefix= (--architecture, --prefix) it was trained as, and data of its channels."
-        )
-    target.load_state_dict({name: inside[name] for name in fit.loaded}, strict=False)
-    outside = (key for key in tensors if not key.startswith(cut) or key.removeprefix(cut) in fit.unexpected)
-    return WeightsReport(fit.loaded, fit.missing, tuple(outside), fit.mismatched)
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside torch.compile's and DistributedDataParallel's wrappers."""
-    while True:
-        compiled = module._modules.get("_orig_mod")  # by name: to import its type takes seconds
-        if compiled is not None:
-            module = compiled
-        elif isinstance(module, nn.parallel.DistributedDataParallel):
-            module = module.module
-        else:
-            return module
 
 
 def _flatclr_version() -> str:
@@ -315,14 +225,7 @@ def _read_verified(path: Path, sha256: str) -> dict[str, Tensor]:
             f"{path} must have sha256 {sha256[:12]}..., got {found[:12]}... ({len(data)} bytes); "
             "it is damaged or belongs to another encoder.json: copy both again."
         )
-    return _parsed(data, path)
-
-
-def _parsed(data: bytes, path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"{path} must be a safetensors file, got {error}; copy it again.") from error
+    return parse_safetensors(data, path)
 
 
 def _rebuilt(encoder: dict[str, Any] | None, path: Path) -> nn.Module:
@@ -341,74 +244,3 @@ def _rebuilt(encoder: dict[str, Any] | None, path: Path) -> nn.Module:
             "build it yourself and pass load_encoder(path, into=module)."
         )
     return build_encoder(name, channels=encoder["channels"], image_size=encoder["image_size"], **options)
-
-
-def _fit(tensors: Mapping[str, Tensor], module: nn.Module) -> WeightsReport:
-    own = module.state_dict()
-    shared = [name for name in own if name in tensors]
-    return WeightsReport(
-        loaded=tuple(name for name in shared if own[name].shape == tensors[name].shape),
-        # old files lack BatchNorm's step counter, which nothing here reads
-        missing=tuple(name for name in own if name not in tensors and not name.endswith("num_batches_tracked")),
-        unexpected=tuple(name for name in tensors if name not in own),
-        mismatched=tuple(
-            f"{name} {list(tensors[name].shape)} for {list(own[name].shape)}"
-            for name in shared
-            if own[name].shape != tensors[name].shape
-        ),
-    )
-
-
-def _gaps(fit: WeightsReport, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
-    """How many tensors a file lacks or has in another shape, and the first of them in the module's order."""
-    total = len(fit.loaded) + len(fit.missing) + len(fit.mismatched)
-    first = next(
-        name for name in own if name in fit.missing or (name in tensors and tensors[name].shape != own[name].shape)
-    )
-    got = f"has shape {list(tensors[first].shape)}" if first in tensors else "is missing"
-    return (
-        f"{len(fit.missing)} missing and {len(fit.mismatched)} of another shape, of {total} (first: {first} {got}, "
-        f"expected {list(own[first].shape)})"
-    )
-
-
-def _read_state(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"weights must be a file, got {path}, which is none; check the path.")
-    if path.suffix == ".safetensors":
-        return _parsed(path.read_bytes(), path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load fails in many ways, and its message is a page
-        raise ValueError(
-            f"{path} must hold tensors only, got a file that torch.load(weights_only=True) refuses "
-            f"({type(error).__name__}); save it again as torch.save(model.state_dict(), path) where it is trusted."
-        ) from error
-    for container in CONTAINERS:
-        if isinstance(content, Mapping) and isinstance(content.get(container), Mapping):
-            content = content[container]
-    tensors = (
-        {key: value for key, value in content.items() if isinstance(value, Tensor)}
-        if isinstance(content, Mapping)
-        else {}
-    )
-    if not tensors:
-        raise ValueError(f"{path} must hold a state dict, got {type(content).__name__} without tensors; save one.")
-    return tensors
-
-
-def _best_prefix(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: str | Path) -> str:
-    candidates = {""}
-    for key in tensors:
-        cut = ""
-        while known := next((p for p in PREFIXES if key.startswith(p, len(cut))), None):
-            cut += known
-            candidates.add(cut)
-    hits = {cut: sum(key.startswith(cut) and key[len(cut) :] in own for key in tensors) for cut in candidates}
-    most = max(hits.values())
-    best = sorted(cut for cut in candidates if hits[cut] == most)
-    if most > 0 and len(best) > 1:
-        raise ValueError(
-            f"{path} must hold one encoder, got {len(best)} that fit, under {', '.join(map(repr, best))}; pass prefix=."
-        )
-    return best[0]

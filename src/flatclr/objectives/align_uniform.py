@@ -14,7 +14,16 @@ from flatclr.objectives.base import Objective, Traits, register, require_sphere
 
 
 def pair_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
-    """||x - y||^alpha of every sample's views on the sphere, averaged over the pairs of views that are positives: [N].
+    """Distance of every sample's views on the sphere, averaged over the pairs of views that are positives.
+
+        mean over pairs of views of ||x - y||^alpha
+
+    Args:
+        pairs: the batch.
+        alpha: exponent of the distance.
+
+    Returns:
+        [N], one value per sample.
 
     >>> pair_alignment(flatclr.PairSet.of(torch.eye(2), torch.eye(2)))
     tensor([0., 0.])
@@ -40,10 +49,26 @@ def positive_alignment(pairs: PairSet, alpha: float = 2.0) -> Tensor:
 
 
 def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:
-    """log mean_{i != j} exp(-t ||x_i - x_j||^2) within each group of anchors, averaged over the groups.
+    """Uniformity from stats: the log mean Gaussian potential of the negatives, averaged over groups of anchors.
 
-    On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so `stats` are those at inverse temperature 2 t. With the pairing
-    "within" a group is a view. A group none of whose anchors has a negative is left out.
+        log mean_{i != j} exp(-t ||x_i - x_j||^2)
+
+    On the sphere -t ||x - y||^2 = 2 t <x, y> - 2 t, so it is the log-sum-exp at another scale.
+
+    Args:
+        stats: at inverse temperature 2 t.
+        t: of the potential.
+        views: how many groups the anchors are in; with the pairing "within" a group is a view. A group none of whose
+            anchors has a negative is left out.
+
+    Returns:
+        A scalar.
+
+    >>> z = torch.eye(2)
+    >>> uniformity(flatclr.contrast_stats(z, z, inverse_temperature=4.0, pairing="within"), t=2.0, views=2)
+    tensor(-4.)
+
+    Reference: Wang & Isola 2020.
     """
     of_groups = stats.log_partition_of_groups(views)
     if stats.counted is None:
@@ -54,11 +79,22 @@ def uniformity(stats: ContrastStats, t: float, views: int) -> Tensor:
 
 @register("align_uniform", Traits("alignment plus uniformity", temperature=None, pairing="within"))
 class AlignUniform(Objective):
-    """align_weight * E ||x - y||^alpha + uniform_weight * log E exp(-t ||x - x'||^2) (Wang & Isola 2020).
+    """Alignment plus uniformity on the sphere.
+
+        align_weight E ||x - y||^alpha + uniform_weight log E exp(-t ||x - x'||^2)
+
+    Args:
+        alpha: exponent of the distance of positives.
+        t: of the Gaussian potential of negatives, which takes the place of a temperature.
+        align_weight: of the first term.
+        uniform_weight: of the second term.
+        options: those of `flatclr.Objective`; the pairing is "within" by default.
 
     >>> z = torch.eye(2)
     >>> AlignUniform()(z, z)  # uniformity of orthogonal points is -2 t
     tensor(-4.)
+
+    Reference: Wang & Isola 2020.
     """
 
     def __init__(

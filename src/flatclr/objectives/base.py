@@ -23,7 +23,19 @@ from flatclr.objectives.temperature import ControlledScale, scale_source
 
 @dataclass(frozen=True)
 class Traits:
-    """What trainer, command line and docs need to know of an objective."""
+    """What trainer, command line and docs need to know of an objective.
+
+    Args:
+        summary: what it is, in one line.
+        temperature: by default; None where it has no temperature.
+        pairing: by default.
+        bounded_scores: it has no lower bound where scores can grow, so that it refuses a learned scale and free
+            features.
+        accepts_control: an `EssControl` may take the place of the temperature.
+
+    >>> flatclr.FlatNCE.traits.bounded_scores, flatclr.FMICL.traits.pairing
+    (True, 'within')
+    """
 
     summary: str = ""  # one line
     temperature: float | None = 0.1  # by default; None: it has no temperature
@@ -66,7 +78,14 @@ class Objective(nn.Module):
 
     @classmethod
     def traits_with(cls, **options: Any) -> Traits:
-        """The traits when it is made with these options."""
+        """The traits when it is made with these options.
+
+        Args:
+            options: arguments of the constructor.
+
+        Returns:
+            Those of the class, changed where an option changes them.
+        """
         return cls.traits
 
     @classmethod
@@ -81,7 +100,15 @@ class Objective(nn.Module):
         return self.scale.forward()
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats | None]:
-        """The scalar loss of the global batch, and the stats if they were needed for it."""
+        """What a new objective defines: the scalar loss of the global batch, and the stats if it used them.
+
+        Args:
+            pairs: the batch, with every quantity that objectives are made of.
+            inverse_temperature: what dot products are multiplied with.
+
+        Returns:
+            The loss, the same on every rank; and the stats, or None, in which case they are computed when asked for.
+        """
         raise NotImplementedError
 
     def forward(self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]) -> Tensor:
@@ -91,13 +118,25 @@ class Objective(nn.Module):
             views: row i of each is a view of sample i.
             negatives: extra negatives [M, d], a queue.
             given: labels, ids, hard_negatives, negative_labels, negative_ids, as `flatclr.contrast_stats` takes them.
+
+        Returns:
+            A scalar.
         """
         return self._evaluate(views, negatives, given, need_stats=False)[0]
 
     def with_stats(
         self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]
     ) -> tuple[Tensor, ContrastStats]:
-        """The loss and the detached stats of the batch at the temperature in use; arguments as those of a call."""
+        """The loss, and the stats of the batch at the temperature it was computed with.
+
+        Args:
+            views: as in a call of the objective.
+            negatives: as in a call.
+            given: as in a call.
+
+        Returns:
+            The loss, and the stats, detached.
+        """
         loss, stats = self._evaluate(views, negatives, given, need_stats=True)
         assert stats is not None
         return loss, stats.detach()
@@ -125,11 +164,20 @@ class Objective(nn.Module):
 
 
 OBJECTIVES: dict[str, type[Objective]] = {}
+"""Every registered objective by the name that configs and `flatclr train --objective` call it."""
+
 ObjectiveT = TypeVar("ObjectiveT", bound=type[Objective])
 
 
 def register(name: str, traits: Traits | None = None) -> Callable[[ObjectiveT], ObjectiveT]:
     """Make an objective known by name to `flatclr train`, with its traits.
+
+    Args:
+        name: by which configs and the command line call it; one that is taken is refused.
+        traits: of the class; None keeps those of its base.
+
+    Returns:
+        A decorator of a subclass of `Objective`.
 
     >>> @register("gap", Traits("mean log-sum-exp of the negatives less the positive", bounded_scores=True))
     ... class Gap(Objective):

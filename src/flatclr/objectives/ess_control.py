@@ -12,24 +12,30 @@ from flatclr.checks import require_number
 
 
 class EssControl(nn.Module):
-    """Accepted wherever a temperature is: no temperature to tune.
+    """Holds the effective sample size of the negatives at a target; accepted wherever a temperature is.
 
-    After each training step beta *= 1 + rate if the mean ESS over the global batch is above the target, else beta *=
-    1 - rate: a larger beta sharpens the weights of the negatives and lowers their ESS. beta stays on the device,
-    nothing waits for it, and it is part of the state dict. It is clamped, because embeddings that collapse to one
-    point have ESS 1 at every beta.
+        after each step    beta *= 1 + rate if mean ESS > target else 1 - rate,   clamped to [minimum, maximum]
+
+    A larger inverse temperature beta sharpens the weights of the negatives and lowers their ESS. beta stays on the
+    device, nothing waits for it, and it is part of the state dict. It is clamped, because embeddings that collapse to
+    one point have ESS 1 at every beta.
 
     It steps on every call of a module in training mode, as batch normalisation does. The state dict holds beta, the
     target and the alarms; rate and clamps are those of the constructor.
 
-    Alarms to read (each read waits for the device): `clamped` while beta sits at a bound, `collapsed` while it sits
-    at the upper bound and the ESS is still more than half-way from the target to 1; `clamped_steps` and
-    `collapsed_steps` count them.
+    Args:
+        target: share of the negatives that should carry the gradient, in (0, 1).
+        rate: relative size of a step of beta.
+        initial: beta at the start.
+        minimum: least beta.
+        maximum: largest beta.
 
     >>> control = EssControl(target=0.25)
     >>> control.observe(torch.tensor([0.9, 0.8]))
     >>> control.inverse_temperature
     tensor(10.1000)
+
+    Reference: Chen et al. 2021.
     """
 
     inverse_temperature: Tensor
@@ -69,6 +75,7 @@ class EssControl(nn.Module):
 
     @property
     def target(self) -> float:
+        """The mean ESS to hold; assign another between steps."""
         return self._target
 
     @target.setter
@@ -79,14 +86,24 @@ class EssControl(nn.Module):
 
     @property
     def clamped(self) -> bool:
+        """Whether beta sits at a bound; waits for the device. `clamped_steps` counts the steps on which it did."""
         return bool(self._at_bound)
 
     @property
     def collapsed(self) -> bool:
+        """Whether beta sits at its upper bound and the ESS is still more than half-way from the target to 1.
+
+        Waits for the device. `collapsed_steps` counts the steps on which it was so.
+        """
         return bool(self._collapsed)
 
     def require_reachable(self, negatives: int, target: float | None = None) -> None:
-        """Refuse the target in use, or one that is to come."""
+        """Refuse a target that no batch of this size can reach.
+
+        Args:
+            negatives: per anchor.
+            target: one that is to come; None: the one in use.
+        """
         wanted = self._target if target is None else target
         if wanted <= 1 / negatives:
             raise ValueError(
@@ -96,7 +113,11 @@ class EssControl(nn.Module):
 
     @torch.no_grad()
     def observe(self, ess: Tensor) -> None:
-        """One step of the rule, from the ESS of every anchor of the global batch."""
+        """Take one step of the rule.
+
+        Args:
+            ess: of every anchor of the global batch, or their mean.
+        """
         mean = ess.mean().to(self.inverse_temperature)
         factor = torch.where(mean > self.target_ess, 1 + self.rate, 1 - self.rate)
         factor = torch.where(torch.isfinite(mean), factor, 1.0)  # a step with NaN embeddings says nothing

@@ -22,6 +22,7 @@ from flatclr.contrast import Phi
 from flatclr.objectives.variational import exp_with_tangent, slope_of_exp_with_tangent
 
 Function = Callable[[Tensor], Tensor]
+DEVICE_CODE = "flatclr.objectives.device.f_divergence"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Divergence:
             value=lambda score: self.penalty(score + log_shift),
             derivative=lambda score: self.penalty_slope(score + log_shift),
             parameters=(log_shift, *self.parameters),
+            device=f"{DEVICE_CODE}:{self.name}_gaussian",
         )
 
     def gaussian_reward(self, log_shift: float | Tensor) -> Phi:
@@ -76,6 +78,7 @@ class Divergence:
             value=lambda cosine: self.conjugate(self.critic(cosine)),
             derivative=lambda cosine: self.cosine_slope * self.conjugate_derivative(self.critic(cosine)),
             parameters=self.parameters,
+            device=f"{DEVICE_CODE}:{self.name}_cosine",
         )
 
 
@@ -170,6 +173,17 @@ DIVERGENCES = {d.name: d for d in (KL, JS, PEARSON, HELLINGER, VLC)}
 
 
 def find_divergence(name: str, tsallis_alpha: float = 3.0) -> Divergence:
-    """One of the six by name: kl, js, pearson, hellinger, vlc or tsallis."""
+    """A divergence of f-MICL by its name.
+
+    Args:
+        name: "kl", "js", "pearson", "hellinger", "vlc" or "tsallis".
+        tsallis_alpha: order of the last, > 0 and not 1.
+
+    Returns:
+        f with its derivative and convex conjugate.
+
+    >>> find_divergence("pearson").derivative(torch.tensor(3.0))  # 2 (u - 1)
+    tensor(4.)
+    """
     require_one_of("divergence", name, (*DIVERGENCES, "tsallis"))
     return tsallis(tsallis_alpha) if name == "tsallis" else DIVERGENCES[name]

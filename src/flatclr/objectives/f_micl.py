@@ -23,11 +23,25 @@ def f_micl_gaussian(
     mu: float = 1.0,
     weight: float = 40.0,
 ) -> Tensor:
-    """weight * mean_j f*(f'(u_ij)) - f'(u_i,positive) per anchor, u = mu exp((cos - 1) * inverse_temperature).
+    """f-MICL's loss per anchor with Gaussian similarity.
+
+        loss_i = weight mean_j f*(f'(u_ij)) - f'(u_i),  u = mu exp((cos - 1) inverse_temperature)
+
+    Args:
+        pairs: the batch.
+        inverse_temperature: 1 / sigma^2.
+        divergence: one of `find_divergence`.
+        mu: factor of the similarity.
+        weight: of the negatives.
+
+    Returns:
+        [A].
 
     >>> pairs = flatclr.PairSet.of(torch.eye(2), torch.eye(2), pairing="within")
     >>> f_micl_gaussian(pairs, 2.0, find_divergence("kl"), weight=1.0)  # e^-2 - 1
     tensor([-0.8647, -0.8647, -0.8647, -0.8647])
+
+    Reference: Lu et al. 2023.
     """
     if isinstance(inverse_temperature, Tensor) and inverse_temperature.numel() > 1:
         raise ValueError(
@@ -41,18 +55,51 @@ def f_micl_gaussian(
 
 
 def f_micl_cosine(pairs: PairSet, divergence: Divergence, *, weight: float = 40.0) -> Tensor:
-    """weight * mean_j f*(T_ij) - T_i,positive per anchor, T the divergence's map of the cosine."""
+    """f-MICL's loss per anchor with cosine similarity.
+
+        loss_i = weight mean_j f*(T_ij) - T_i,  T the divergence's map of the cosine into the domain of f*
+
+    Args:
+        pairs: the batch.
+        divergence: one of `find_divergence`.
+        weight: of the negatives.
+
+    Returns:
+        [A].
+
+    >>> pairs = flatclr.PairSet.of(torch.eye(2), torch.eye(2), pairing="within")
+    >>> f_micl_cosine(pairs, find_divergence("kl"), weight=1.0)  # e^-1 - 1
+    tensor([-0.6321, -0.6321, -0.6321, -0.6321])
+
+    Reference: Lu et al. 2023.
+    """
     cosine, penalty = pairs.mean_phi(divergence.cosine_penalty(), 1.0)
     return weight * penalty - divergence.critic(cosine)
 
 
 @register("fmicl", Traits("f-MICL: six f-divergences", temperature=0.5, pairing="within"))
 class FMICL(Objective):
-    """f-MICL (Lu et al. 2023) for six f-divergences, Gaussian or cosine similarity; negatives within each view.
+    """f-MICL: an f-divergence between positive and negative pairs, negatives within each view.
 
-    Gaussian: u = mu exp((cos - 1) / temperature), so temperature is sigma^2; 0.5 is the published 1 / (2 sigma^2) = 1.
-    Cosine: the critic is a monotone map of the cosine into the conjugate's domain (`Divergence.critic`), without
-    temperature.
+        loss = weight mean_{i != j} f*(f'(u_ij)) - mean_i f'(u_i)
+
+        kernel="gaussian"   u = mu exp((cos - 1) / temperature),  temperature = sigma^2
+        kernel="cosine"     a monotone map of the cosine into the domain of f* takes the place of f'(u)
+
+    Args:
+        divergence: "kl", "js", "pearson", "hellinger", "tsallis" or "vlc".
+        kernel: "gaussian" or "cosine".
+        temperature: a number > 0, or an `EssControl`; None is the published 0.5. Refused with the cosine kernel.
+        mu: factor of the Gaussian similarity.
+        weight: of the negatives; with 1 the loss is minus a lower bound on the f-mutual information.
+        tsallis_alpha: order of the Tsallis divergence, > 0 and not 1.
+        options: those of `flatclr.Objective`; the pairing is "within" by default.
+
+    >>> z = torch.eye(2)
+    >>> FMICL("kl", weight=1.0)(z, z)  # e^-2 - 1
+    tensor(-0.8647)
+
+    Reference: Lu et al. 2023.
     """
 
     def __init__(
@@ -85,12 +132,21 @@ class FMICL(Objective):
 
     @classmethod
     def traits_with(cls, **options: Any) -> Traits:
+        """The traits when it is made with these options: the cosine kernel has no temperature to control.
+
+        Args:
+            options: arguments of the constructor.
+
+        Returns:
+            Those of the class, changed where an option changes them.
+        """
         if options.get("kernel") == "cosine":
             return replace(cls.traits, temperature=None, accepts_control=False)
         return cls.traits
 
     @property
     def divergence(self) -> Divergence:
+        """The divergence with its derivative and convex conjugate."""
         return find_divergence(self.divergence_name, self.tsallis_alpha)
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:

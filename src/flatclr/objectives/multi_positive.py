@@ -41,9 +41,12 @@ def sup_con(stats: ContrastStats, position: str = "outside") -> Tensor:
 
 @register("supcon", Traits("SupCon: rows of one label are positives"))
 class SupCon(Objective):
-    """Supervised contrastive loss (Khosla et al. 2020), in nats: pass labels= with the views.
+    """Supervised contrastive loss, in nats: pass labels= with the views.
 
-    Without labels the positives are the other views of a sample, which compete with each other.
+        outside = mean_i [log(sum_P e^s + sum_N e^s) - mean_P s],  P positives and N negatives of anchor i
+
+    Without labels the positives are the other views of a sample. Unlike in `InfoNCE`, the positives of an anchor
+    compete with each other.
 
     Args:
         temperature: a number > 0, or an `EssControl`.
@@ -54,6 +57,8 @@ class SupCon(Objective):
     >>> z = torch.eye(4)
     >>> SupCon(temperature=1.0)(z, z, labels=torch.tensor([0, 0, 1, 1]))  # log(e + 6) - 1/3
     tensor(1.8321)
+
+    Reference: Khosla et al. 2020.
     """
 
     def __init__(

@@ -17,27 +17,47 @@ VALUES = ("nats", "paper")
 
 
 def info_nce(stats: ContrastStats) -> Tensor:
-    """InfoNCE loss in nats (van den Oord et al. 2018).
+    """InfoNCE loss per anchor in nats.
 
-    loss_i = softplus(logsumexp_j s_ij - p_i),  j over negatives
+        loss_i = softplus(logsumexp_j s_ij - p_i),  j over the negatives of anchor i
+
+    With several positives it is the mean over them, each alone against the negatives.
+
+    Args:
+        stats: of the batch.
+
+    Returns:
+        [A].
 
     >>> info_nce(flatclr.stats_from_scores(torch.zeros(1, 8)))
     tensor([2.0794])
+
+    Reference: van den Oord et al. 2018.
     """
     return stats.info_nce
 
 
 def flat_nce(stats: ContrastStats, *, value: str = "nats", keep_positive: bool = False) -> Tensor:
-    """FlatNCE (Chen et al. 2021): gradient of gap_i = logsumexp_j s_ij - p_i, the positive never in the sum.
+    """FlatNCE loss per anchor: the gradient of the gap, with a value that can be watched.
 
-    The paper's loss exp(gap - sg[gap]) is always 1 (value="paper"). By default the same gradient comes with a value
-    that can be watched, the InfoNCE loss in nats. `keep_positive` is the variant (1 + sum) / (1 + sg[sum]), whose
-    gradient is InfoNCE's.
+        gap_i     = logsumexp_j s_ij - p_i          the positive is not in the sum
+        value_i   = InfoNCE's loss in nats, or 1
+        d value_i = d gap_i
 
-    Scores must be bounded (cosines times a fixed or controlled beta): the gap has no lower bound when they can grow.
+    Scores must be bounded, say cosines times a fixed or controlled beta: the gap has no lower bound when they can grow.
+
+    Args:
+        stats: of the batch.
+        value: "nats" reads as the InfoNCE loss; "paper" is the paper's exp(gap - sg[gap]), which is always 1.
+        keep_positive: the paper's variant (1 + sum) / (1 + sg[sum]), whose gradient is InfoNCE's.
+
+    Returns:
+        [A].
 
     >>> flat_nce(flatclr.stats_from_scores(torch.zeros(1, 8)), value="paper")
     tensor([1.])
+
+    Reference: Chen et al. 2021.
     """
     contrast = stats.info_nce if keep_positive else stats.gap
     return with_gradient_of(contrast, stats, value)
@@ -46,11 +66,25 @@ def flat_nce(stats: ContrastStats, *, value: str = "nats", keep_positive: bool =
 def holder_flat_nce(
     pairs: PairSet, inverse_temperature: float | Tensor, gamma: float, *, value: str = "nats"
 ) -> tuple[Tensor, ContrastStats]:
-    """FlatNCE with a Hölder mean of order gamma over the negatives, and the stats its value in nats was read from.
+    """FlatNCE with a Hölder mean of order gamma over the negatives.
+
+        m_i     = (mean_j exp(gamma (s_ij - p_i)))^(1 / gamma)
+        d value = d log m_i
+
+    Args:
+        pairs: the batch.
+        inverse_temperature: what dot products are multiplied with.
+        gamma: 1 is FlatNCE, 0 the plain mean, inf the hardest negative alone, -inf the easiest.
+        value: as in `flat_nce`.
+
+    Returns:
+        The loss per anchor [A], and the stats at gamma 1 that its value in nats was read from.
 
     >>> pairs = flatclr.PairSet.of(torch.eye(4), torch.eye(4))
     >>> holder_flat_nce(pairs, 1.0, gamma=2.0, value="paper")[0].mean()
     tensor(1.)
+
+    Reference: Chen et al. 2021.
     """
     if gamma == 1:
         stats = stats_of(pairs, inverse_temperature)
@@ -86,13 +120,23 @@ def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tens
 
 @register("infonce", Traits("InfoNCE / NT-Xent, SimCLR's loss"))
 class InfoNCE(Objective):
-    """InfoNCE / NT-Xent (van den Oord et al. 2018; Chen et al. 2020), in nats.
+    """InfoNCE / NT-Xent, SimCLR's loss, in nats.
 
-    With `negatives_per_anchor=k` it is the k-negative loss of the theory of negatives.
+        loss = mean_i softplus(logsumexp_j s_ij - p_i),  s = cosine / temperature
+
+    With `negatives_per_anchor=k` it is the k-negative loss of the theory of negatives. With several views or labels, an
+    anchor's loss is the mean over its positives.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        learn_temperature: make its logarithm a parameter.
+        options: those of `flatclr.Objective`.
 
     >>> z = torch.eye(4)
     >>> InfoNCE(temperature=1.0)(z, z)  # softplus(log 6 - 1)
     tensor(1.1654)
+
+    Reference: van den Oord et al. 2018; Chen et al. 2020.
     """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
@@ -102,14 +146,25 @@ class InfoNCE(Objective):
 
 @register("flatnce", Traits("FlatNCE: small batches learn like large ones", bounded_scores=True))
 class FlatNCE(Objective):
-    """FlatNCE (Chen et al. 2021): small batches learn like large ones.
+    """FlatNCE: small batches learn like large ones.
 
-    The gradient is FlatNCE's; the value reads as the InfoNCE loss in nats, or is the paper's constant 1 with
-    value="paper". `keep_positive=True` keeps the positive in the denominator, which gives InfoNCE's gradient.
+        gradient of mean_i (logsumexp_j s_ij - p_i)          the positive is not in the sum
+
+    InfoNCE's gradient is this one times sigmoid(gap), which vanishes once a batch is solved. The value is not an
+    antiderivative of the gradient: watch it, but do not search along it.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        value: "nats" reads as the InfoNCE loss; "paper" is the paper's loss, which is always 1.
+        keep_positive: keep the positive in the denominator, which gives InfoNCE's gradient.
+        learn_temperature: refused unless `keep_positive`: the gap has no lower bound in the scale of the scores.
+        options: those of `flatclr.Objective`; normalize=False is refused for the same reason.
 
     >>> z = torch.eye(4, requires_grad=True)
     >>> FlatNCE(temperature=1.0)(z, z)
     tensor(1.1654, grad_fn=<MeanBackward0>)
+
+    Reference: Chen et al. 2021.
     """
 
     def __init__(
@@ -134,9 +189,24 @@ class FlatNCE(Objective):
 
 @register("holder", Traits("FlatNCE with a Hölder mean of order gamma", bounded_scores=True))
 class HolderFlatNCE(Objective):
-    """FlatNCE with a Hölder mean of order gamma over the negatives: 1 is FlatNCE, 0 the plain mean, +-inf the extremes.
+    """FlatNCE with a Hölder mean of order gamma over the negatives, from the easiest to the hardest.
 
-    The gradient is that of log m_gamma; value as in `FlatNCE`. Stats and ESS control are those of gamma = 1.
+        gradient of mean_i log m_i,  m_i = (mean_j exp(gamma (s_ij - p_i)))^(1 / gamma)
+
+    Stats and ESS control are those of gamma = 1.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        gamma: 1 is FlatNCE, 0 the plain mean, float("inf") the hardest negative alone, float("-inf") the easiest.
+        value: as in `FlatNCE`.
+        learn_temperature: refused, as by `FlatNCE`.
+        options: those of `flatclr.Objective`; normalize=False is refused.
+
+    >>> z = torch.eye(4)
+    >>> HolderFlatNCE(temperature=1.0, gamma=2.0)(z, z)  # reads as the InfoNCE loss
+    tensor(1.1654)
+
+    Reference: Chen et al. 2021.
     """
 
     def __init__(

@@ -21,15 +21,35 @@ def rpc_positive(score: Tensor, *, b: float) -> Tensor:
 
 def rpc_negative(*, a: float, g: float) -> Phi:
     """What a negative pair takes from J: a f + (g/2) f^2."""
-    return Phi("rpc", value=lambda f: a * f + (g / 2) * f.square(), derivative=lambda f: a + g * f, parameters=(a, g))
+    return Phi(
+        "rpc",
+        value=lambda f: a * f + (g / 2) * f.square(),
+        derivative=lambda f: a + g * f,
+        parameters=(a, g),
+        device="flatclr.objectives.device.rpc:rpc",
+    )
 
 
 def rpc(pairs: PairSet, inverse_temperature: float | Tensor, *, a: float, b: float, g: float) -> Tensor:
-    """Minus J per anchor.
+    """Relative predictive coding's loss per anchor.
+
+        loss_i = -J_i,  J = E_P f - a E_Q f - (b/2) E_P f^2 - (g/2) E_Q f^2      P positives, Q negatives, f the score
+
+    Args:
+        pairs: the batch.
+        inverse_temperature: what dot products are multiplied with.
+        a: weight of the negatives' mean.
+        b: weight of the positives' square.
+        g: weight of the negatives' square.
+
+    Returns:
+        [A].
 
     >>> pairs = flatclr.PairSet.of(torch.eye(3), torch.eye(3), pairing="cross")
     >>> rpc(pairs, 1.0, a=0.0, b=1.0, g=1.0)
     tensor([-0.5000, -0.5000, -0.5000, -0.5000, -0.5000, -0.5000])
+
+    Reference: Tsai et al. 2021.
     """
     score, penalty = pairs.mean_phi(rpc_negative(a=a, g=g), inverse_temperature)
     if pairs.plain:
@@ -45,7 +65,26 @@ def density_ratio(score: Tensor, *, a: float, b: float, g: float) -> Tensor:
 
 @register("rpc", Traits("relative predictive coding", temperature=128.0))
 class RPC(Objective):
-    """Relative predictive coding (Tsai et al. 2021), minus J; defaults are those of its CIFAR script."""
+    """Relative predictive coding: quadratic in the scores, no logarithm or exponential.
+
+        loss = -J,  J = E_P f - a E_Q f - (b/2) E_P f^2 - (g/2) E_Q f^2      P positives, Q negatives, f the score
+
+    The optimum is f = (r - a) / (b r + g) for the density ratio r. Defaults are those of the published CIFAR script.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` with clamps that suit unnormalised scores.
+        a: weight of the negatives' mean, >= 0.
+        b: weight of the positives' square, >= 0.
+        g: weight of the negatives' square, >= 0.
+        learn_temperature: make its logarithm a parameter.
+        options: those of `flatclr.Objective`; normalize is False by default.
+
+    >>> z = torch.eye(4)
+    >>> RPC(temperature=1.0, b=1.0)(z, z)  # -(1 - 1/2)
+    tensor(-0.5000)
+
+    Reference: Tsai et al. 2021.
+    """
 
     def __init__(
         self,

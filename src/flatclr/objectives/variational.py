@@ -248,7 +248,24 @@ def slope_of_exp_with_tangent(x: Tensor) -> Tensor:
 
 @register("dv", Traits("minus the Donsker-Varadhan bound"))
 class DV(Objective):
-    """Minus the Donsker-Varadhan bound in nats."""
+    """Minus the Donsker-Varadhan bound on the mutual information, in nats.
+
+        loss = log mean_{i, j} exp(s_ij) - mean_i p_i
+
+    Its value on a sample is biased upward as a bound when negatives are few. For a tight bound let the temperature be
+    learned, or set normalize=False.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        learn_temperature: make its logarithm a parameter.
+        options: those of `flatclr.Objective`.
+
+    >>> z = torch.eye(4)
+    >>> DV(temperature=1.0)(z, z)  # log 1 - 1
+    tensor(-1.)
+
+    Reference: Donsker & Varadhan 1983; Belghazi et al. 2018.
+    """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
@@ -257,7 +274,23 @@ class DV(Objective):
 
 @register("nwj", Traits("minus the Nguyen-Wainwright-Jordan bound"))
 class NWJ(Objective):
-    """Minus the Nguyen-Wainwright-Jordan bound in nats."""
+    """Minus the Nguyen-Wainwright-Jordan bound on the mutual information, in nats.
+
+        loss = mean_i [mean_j exp(s_ij - 1) - p_i],  at its optimum s = 1 + log r for the density ratio r
+
+    Unbiased for a fixed critic; it varies strongly when the information is large.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        learn_temperature: make its logarithm a parameter.
+        options: those of `flatclr.Objective`.
+
+    >>> z = torch.eye(4)
+    >>> NWJ(temperature=1.0)(z, z)  # e^-1 - 1
+    tensor(-0.6321)
+
+    Reference: Nguyen, Wainwright & Jordan 2010.
+    """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
@@ -278,12 +311,26 @@ class AffineU(nn.Module):
 
 @register("flo", Traits("minus the Fenchel-Legendre bound"))
 class FLO(Objective):
-    """Minus the Fenchel-Legendre bound in nats (Guo et al. 2022).
+    """Minus the Fenchel-Legendre bound on the mutual information, in nats.
 
-    u models minus the log density ratio of a positive pair: by default two learnable scalars on its score; or a module
-    called as u(z_a, z_b) on the global batch (normalised if the objective normalises) that returns one value per pair
-    [N]; of several views each pair is passed once, the earlier view first. Its parameters are parameters of this
-    module.
+        loss = mean_i [u_i + exp(-u_i) mean_j exp(s_ij - p_i) - 1],  at its optimum u = -log r for the density ratio r
+
+    Labels are refused: u is of the views of one sample.
+
+    Args:
+        temperature: a number > 0, or an `EssControl` that adapts it.
+        u: a module called as u(z_a, z_b) on the global batch, normalised if the objective normalises, that returns one
+            value per pair [N]; of several views each pair is passed once, the earlier view first. None: minus an
+            affine function of the positive score, with two learnable scalars. Its parameters are parameters of this
+            module.
+        learn_temperature: make its logarithm a parameter.
+        options: those of `flatclr.Objective`.
+
+    >>> z = torch.eye(4)
+    >>> FLO(temperature=1.0)(z, z).item()  # u = -1: -1 + e^(1 - 1) - 1
+    -1.0
+
+    Reference: Guo et al. 2022.
     """
 
     def __init__(

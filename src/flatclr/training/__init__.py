@@ -5,13 +5,13 @@
 'flatnce'
 """
 
+from flatclr.models.trained import load_network
 from flatclr.training.config import TrainConfig, describe_settings
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Finished, Listener, Logged, Measured, Saved, Started, Warned
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
 from flatclr.training.settings import Setting
-from flatclr.training.trained import load_network
 from flatclr.training.trainer import RunResult, train
 
 __all__ = [

@@ -13,8 +13,8 @@ from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
-from flatclr.models.encoders import Normalisation
 from flatclr.models.momentum import MomentumEncoder
+from flatclr.models.network import Normalisation
 from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer
 from flatclr.training.config import TrainConfig

@@ -244,6 +244,12 @@ class TrainConfig:
     def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
         """The inverse of `to_dict`.
 
+        Args:
+            settings: by name, as in config.yaml.
+
+        Returns:
+            The config.
+
         Raises:
             ValueError: for a name that is no setting, with the nearest one that is.
         """
@@ -260,6 +266,12 @@ class TrainConfig:
     def changed(self, **settings: Any) -> TrainConfig:
         """With these settings instead; an ESS target takes the place of a temperature.
 
+        Args:
+            settings: by name.
+
+        Returns:
+            Another config.
+
         >>> TrainConfig(ess_target=None, temperature=0.1).changed(ess_target=0.3).temperature is None
         True
         """
@@ -272,6 +284,9 @@ class TrainConfig:
 
 def describe_settings() -> list[Setting]:
     """The settings of `TrainConfig` as a table: name, type, default, group and what each means.
+
+    Returns:
+        A row per setting, group by group.
 
     >>> for row in describe_settings():
     ...     if row.group == "hardware":

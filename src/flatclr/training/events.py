@@ -31,6 +31,7 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+"""A function of one event, for `train(..., on_event=[...])`."""
 
 
 @dataclass(frozen=True)

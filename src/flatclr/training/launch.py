@@ -16,7 +16,8 @@ from flatclr.distributed import Ranks, ranks_sharing_a_batch
 def process_group() -> Iterator[Ranks]:
     """Join the processes that torchrun started, for the time of a `with` block; alone, do nothing.
 
-    Gives this process's rank and how many there are.
+    Returns:
+        A context that gives this process's rank and how many there are.
 
     >>> with process_group() as ranks:
     ...     print(ranks.rank, "of", ranks.size)

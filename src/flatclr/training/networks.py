@@ -1,4 +1,4 @@
-"""What is trained: an encoder and its projection head, or one of each for both sides of paired data."""
+"""What training does to a network: statistics of batch normalisation held or moved, and fewer kernels launched."""
 
 from __future__ import annotations
 
@@ -8,68 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from flatclr.runs import SIDES
-
-
-class Network(nn.Module):
-    """Encoder and projection head; all views pass in one batch."""
-
-    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder, self.head = encoder, head
-
-    def forward(self, *views: Tensor) -> tuple[Tensor, ...]:
-        embeddings: Tensor = self.head(self.encoder(torch.cat(views)))
-        return embeddings.chunk(len(views))
-
-    @property
-    def encoders(self) -> dict[str, nn.Module]:
-        return {"encoder": self.encoder}
-
-    @property
-    def last_layer(self) -> nn.Linear:
-        return [module for module in self.head.modules() if isinstance(module, nn.Linear)][-1]
-
-
-class TwoTowers(nn.Module):
-    """A network for each side of paired data."""
-
-    def __init__(self, tower_x: Network, tower_y: Network) -> None:
-        super().__init__()
-        self.tower_x, self.tower_y = tower_x, tower_y
-
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        (z_x,), (z_y,) = self.tower_x(x), self.tower_y(y)
-        return z_x, z_y
-
-    @property
-    def encoders(self) -> dict[str, nn.Module]:
-        return dict(zip(SIDES, (self.tower_x.encoder, self.tower_y.encoder), strict=True))
-
-    @property
-    def last_layer(self) -> nn.Linear:
-        return self.tower_x.last_layer
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Of its parameters; the CPU if it has none."""
-    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-
-
-def features_of(encoder: nn.Module, example: Tensor) -> int:
-    """Width of an encoder's output; one that does not say it is asked with an example batch."""
-    stated = getattr(encoder, "features", None)
-    if isinstance(stated, int):
-        return stated
-    was_training = encoder.training
-    with torch.no_grad():
-        output = encoder.eval()(example.to(device_of(encoder)))
-    encoder.train(was_training)
-    if not isinstance(output, Tensor) or output.dim() != 2:
-        got = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-        raise ValueError(f"the encoder must return features [N, d], got {got}; pool and flatten its last layer.")
-    return output.shape[1]
 
 
 def mixes_samples(network: nn.Module) -> bool:

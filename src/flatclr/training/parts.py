@@ -17,10 +17,10 @@ from flatclr.data.views import ViewConfig, views_for
 from flatclr.evaluation.features import frozen
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import build_head
+from flatclr.models.network import Network, TwoTowers, device_of, features_of
 from flatclr.objectives import OBJECTIVES, EssControl, Objective
 from flatclr.runs import new_directory
 from flatclr.training.config import OWN, TrainConfig
-from flatclr.training.networks import Network, TwoTowers, device_of, features_of
 
 
 def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective | None = None) -> Objective:

@@ -20,7 +20,7 @@ from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentat
 from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.pool_mi import pool_mi_nats
-from flatclr.training.networks import Network, TwoTowers
+from flatclr.models.network import Network, TwoTowers
 
 
 class Quality(Protocol):

@@ -57,3 +57,4 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "cifar10-infonce": cifar10_infonce,
     "cifar10-fast": cifar10_fast,
 }
+"""Functions that return a whole config, by the name that `flatclr train --recipe` takes."""

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flatclr.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.files import json_ready
 from flatclr.models.saving import save_encoder
 from flatclr.runs import RunDirectory
 from flatclr.training.build import Parts
-from flatclr.training.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Finished, Listener, Measured, Saved, Warned
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog

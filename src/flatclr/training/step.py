@@ -15,11 +15,11 @@ from flatclr.contrast import ContrastStats, PairSet
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
-from flatclr.models.saving import unwrapped
+from flatclr.models.network import Network, TwoTowers, unwrapped
 from flatclr.objectives import Objective
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
 from flatclr.training.inputs import Inputs, Views
-from flatclr.training.networks import Network, TwoTowers, frozen_running_statistics
+from flatclr.training.networks import frozen_running_statistics
 from flatclr.training.queue import EmbeddingQueue
 
 COUNTS = ("bad_steps", "bad_in_a_row")

@@ -12,6 +12,8 @@ from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.reductions import AnySums, Block, LogSumExp, MeanPhi, Ready, Side
 from flatclr.contrast.phi import Phi
 
+TRITON_MODULES = {"fused": "fused_triton", "strips": "strips"}  # by route
+
 
 class Kernels(Protocol):
     """What a backend offers; each is a module."""
@@ -82,9 +84,8 @@ def kernels_of(route: str) -> Kernels:
     """The module that reduces tiles on this route."""
     if route == "streamed":
         return tiled_torch
-    assert route == "fused", f"no kernels are registered for the route {route!r}"
-    fused: Kernels = fused_module()
-    return fused
+    kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
+    return kernels
 
 
 def fused_module() -> Any:

@@ -6,6 +6,8 @@ exp2 is one instruction. LogSumExp goes one of two ways:
     fixed    exp(s - b) with one b for all pairs: cosines are bounded. One exponential serves both ends of a pair.
     online   a running maximum per row, for scores without bound and for temperatures too small for `fixed`
 
+A phi is any device function (score, first, second) -> (value, slope); it lives beside its Python twin.
+
 Where the scale lives on the device both are launched, and the one whose turn it is not returns at once: nothing waits.
 """
 
@@ -112,69 +114,6 @@ def _count(
 
 
 @triton.jit
-def _power(base, exponent):
-    return tl.exp2(exponent * tl.log2(base))
-
-
-@triton.jit
-def _phi(s, first, second, PHI: tl.constexpr):
-    """(phi(s), phi'(s)); the formulas are those of objectives/f_divergence.py and objectives/rpc.py."""
-    if PHI == "rpc":
-        value = s * (first + 0.5 * second * s)
-        slope = first + second * s
-    elif PHI == "kl_gaussian":
-        value = tl.exp(s + first)
-        slope = value
-    elif PHI == "js_gaussian":
-        v = s + first
-        value = tl.maximum(v, 0.0) + tl.log(1 + tl.exp(-tl.abs(v))) - LN2
-        slope = tl.sigmoid(v)
-    elif PHI == "pearson_gaussian":
-        square = tl.exp(2 * (s + first))
-        value = square - 1
-        slope = 2 * square
-    elif PHI == "hellinger_gaussian":
-        root = tl.exp(0.5 * (s + first))
-        value = root - 1
-        slope = 0.5 * root
-    elif PHI == "vlc_gaussian":
-        rest = tl.sigmoid(-(s + first))
-        value = 3 - 8 * rest + 4 * rest * rest
-        slope = 8 * rest * (1 - rest) * (1 - rest)
-    elif PHI == "tsallis_gaussian":
-        power = tl.exp(second * (s + first))
-        value = power + 1 / (second - 1)
-        slope = second * power
-    elif PHI == "kl_cosine":
-        value = tl.exp(s - 1)
-        slope = value
-    elif PHI == "js_cosine":
-        e = tl.exp(0.5 * s)
-        value = -tl.log(2 - e)
-        slope = 0.5 * e / (2 - e)
-    elif PHI == "pearson_cosine":
-        value = tl.where(s >= -2, s * (0.25 * s + 1), -1.0)
-        slope = tl.maximum(1 + 0.5 * s, 0.0)
-    elif PHI == "hellinger_cosine":
-        rest = 1 / (1 - 0.5 * s)
-        value = 0.5 * s * rest
-        slope = 0.5 * rest * rest
-    elif PHI == "vlc_cosine":
-        t = 0.5 * s
-        root = tl.sqrt(1 - t)
-        value = tl.where(t >= -3, 4 - t - 4 * root, -1.0)
-        slope = tl.where(t >= -3, 1 / root - 0.5, 0.0)
-    else:
-        tl.static_assert(PHI == "tsallis_cosine", "this phi has no device code")
-        rest = 1 / (first - 1)
-        base = (s + tl.where(first > 1, 1.0, -2.0)) / (first * rest)
-        base = tl.where(first > 1, tl.maximum(base, 0.0), base)
-        value = _power(base, first * rest) + rest
-        slope = _power(base, rest)
-    return value, slope
-
-
-@triton.jit
 def _terms(
     products,
     row0,
@@ -194,7 +133,7 @@ def _terms(
     """What every pair adds to the total and to the moment; 0 for the pairs that do not count."""
     if WAY == "phi":
         scores = products * scale
-        terms, slopes = _phi(scores, first, second, PHI)
+        terms, slopes = PHI(scores, first, second)
         moments = slopes * scores
     else:
         terms = tl.exp2(products * (scale * LOG2E) - _fixed_shift(scale))
@@ -638,7 +577,7 @@ def gradients_kernel(
             if WAY == "fixed":
                 slopes = tl.exp2(products * scale_log2 - shift)
             else:
-                _, slopes = _phi(products * scale, first, second, PHI)
+                _, slopes = PHI(products * scale, first, second)
             if ROW_ANCHORS and COLUMN_ANCHORS:
                 weights = slopes * (row_weight[:, None] + column_weight[None, :])
             elif ROW_ANCHORS:

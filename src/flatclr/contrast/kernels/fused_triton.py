@@ -9,6 +9,7 @@ Shape suffixes: R rows, C columns, d features, Q quantities.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,11 +49,6 @@ CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider
 MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided block once
 FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor cores
-KNOWN_PHIS = {
-    "rpc",
-    *(f"{f}_gaussian" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
-    *(f"{f}_cosine" for f in ("kl", "js", "pearson", "hellinger", "vlc", "tsallis")),
-}
 INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
@@ -148,16 +144,25 @@ def require_usable(embeddings: Tensor) -> None:
 
 
 def knows(phi: Phi) -> bool:
-    return phi.parameters is not None and phi.name in KNOWN_PHIS
+    """Whether it has device code."""
+    return phi.device is not None
 
 
 def require_known(phi: Phi) -> None:
-    """Refuse a function that no kernel computes."""
+    """Refuse a function without device code."""
     if not knows(phi):
         raise ValueError(
-            f"phi must be one of {', '.join(sorted(KNOWN_PHIS))} for backend='triton', got {phi.name!r}; "
-            "use backend='torch', which calls its functions."
+            f"phi must have device code for backend='triton', got {phi.name!r} without; pass Phi(..., device=), or use "
+            "backend='torch', which calls its functions."
         )
+
+
+def device_code(phi: Phi) -> Any:
+    """The Triton function of a phi; one named "module:function" is imported when it is first asked for."""
+    if not isinstance(phi.device, str):
+        return phi.device
+    module, _, function = phi.device.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
@@ -295,7 +300,7 @@ def _rows_at_once(padded: int) -> tuple[int, int]:
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     two_sided = block.symmetric or columns is not None
-    for way, choose in _ways(block, isinstance(rows, PhiSums)):
+    for way, choose in ways(block, isinstance(rows, PhiSums)):
         if two_sided and way != "online" and _mirrored_bytes(block, rows) <= MIRRORED_BYTES:
             _reduce_mirrored(block, rows, columns, way, choose)
             continue
@@ -325,7 +330,7 @@ def block_gradients(
     return d_rows, d_columns
 
 
-def _ways(block: Block, phi: bool) -> list[tuple[str, bool]]:
+def ways(block: Block, phi: bool) -> list[tuple[str, bool]]:
     """The launches a block needs, and whether the device chooses among them by the scale only it knows."""
     if phi:
         return [("phi", False)]
@@ -348,21 +353,21 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
     row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
-    partial = block.rows_Rd.new_empty(_quantities(sums, way), parts, row_count, dtype=torch.float32)
+    partial = block.rows_Rd.new_empty(quantities_of(sums, way), parts, row_count, dtype=torch.float32)
     sums_kernel[(row_tiles, parts)](
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
-        *_parameters(sums, block.rows_Rd.device),
+        *parameters(sums, block.rows_Rd.device),
         partial,
         row_count,
         column_count,
-        _offsets(block),
+        offsets(block),
         parts,
         tiles_per_program,
         **_sums_constants(block, sums, way, choose, tiling),
     )
-    _merge(sums, partial, parts, block.scale, way, choose)
+    merge(sums, partial, parts, block.scale, way, choose)
 
 
 def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: str, choose: bool) -> None:
@@ -371,7 +376,7 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
     row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if block.symmetric else 1)
-    quantities = _quantities(rows, way)
+    quantities = quantities_of(rows, way)
     row_slots = parts + (row_tiles if block.symmetric else 0)  # one buffer for both, column slots behind row slots
     row_partial = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
     column_partial = row_partial if block.symmetric else row_partial.new_empty(quantities, row_tiles, column_count)
@@ -379,12 +384,12 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
         block.rows_Rd,
         block.columns_Cd,
         block.scale,
-        *_parameters(rows, block.rows_Rd.device),
+        *parameters(rows, block.rows_Rd.device),
         row_partial,
         column_partial,
         row_count,
         column_count,
-        _offsets(block),
+        offsets(block),
         row_slots,
         column_partial.shape[1],
         parts if block.symmetric else 0,
@@ -392,9 +397,9 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
         SYMMETRIC=block.symmetric,
         **_sums_constants(block, rows, way, choose, tiling),
     )
-    _merge(rows, row_partial, parts, block.scale, way, choose, triangle=tiling.rows if block.symmetric else 0)
+    merge(rows, row_partial, parts, block.scale, way, choose, triangle=tiling.rows if block.symmetric else 0)
     if columns is not None and not block.symmetric:
-        _merge(columns, column_partial, row_tiles, block.scale, way, choose)
+        merge(columns, column_partial, row_tiles, block.scale, way, choose)
 
 
 def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling: Tiling) -> dict[str, Any]:
@@ -403,7 +408,7 @@ def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling:
         "WAY": way,
         "CHOOSE": choose,
         "WITH_MOMENT": sums.moment is not None,
-        **_parameter_constants(sums),
+        **parameter_constants(sums),
         **_feature_constants(block),
         **_tiling_constants(tiling),
     }
@@ -421,7 +426,7 @@ def _tiling_constants(tiling: Tiling) -> dict[str, int]:
     }
 
 
-def _merge(
+def merge(
     sums: AnySums,
     partial_QSA: Tensor,
     slots: int,
@@ -460,7 +465,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     dtype = block.rows_Rd.dtype
     unit: float | Tensor = 1.0
     if dtype == torch.float16:
-        unit = _unit([side.gradient for side in (rows, columns) if side is not None], bits=4 if is_phi else 14)
+        unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=4 if is_phi else 14)
         rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
     tiling = gradients_tiling(*_feature_kind(block))
     (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
@@ -471,9 +476,9 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     block_out = blocks["BLOCK_D"]
     if blocks["CHUNKS"] % 2 == 0 and 2 * block_out * dtype.itemsize <= BYTES_AT_ONCE:
         block_out *= 2
-    for way, choose in _ways(block, is_phi):
-        own = _side_of(rows, way, block.scale, out)
-        other = own if block.symmetric else _side_of(columns, way, block.scale, out)
+    for way, choose in ways(block, is_phi):
+        own = side_of(rows, way, block.scale, out)
+        other = own if block.symmetric else side_of(columns, way, block.scale, out)
         gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
             block.rows_Rd,
             block.columns_Cd,
@@ -481,16 +486,16 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
             *other,
             out,
             block.scale,
-            *_parameters(reduction, block.rows_Rd.device),
+            *parameters(reduction, block.rows_Rd.device),
             unit,
             1 / reduction.negatives if isinstance(reduction, MeanPhi) else 1.0,
             row_count,
             column_count,
             d,
-            _offsets(block),
+            offsets(block),
             tiles_per_program,
             SCALE_IS_TENSOR=isinstance(block.scale, Tensor),
-            **_parameter_constants(reduction),
+            **parameter_constants(reduction),
             UNIT_IS_TENSOR=isinstance(unit, Tensor),
             WAY=way,
             CHOOSE=choose,
@@ -503,7 +508,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     return out
 
 
-def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
+def side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
     """(value, weight) of a side's anchors as the kernel takes them that way."""
     if side is None:
         return unused, unused
@@ -524,7 +529,7 @@ def _side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor)
     return value, weights
 
 
-def _unit(gradients: list[Tensor], bits: int) -> Tensor:
+def unit_of(gradients: list[Tensor], bits: int) -> Tensor:
     """Upstream gradients count in this unit, so that float16 pair weights neither overflow nor vanish."""
     largest = torch.stack([g.abs().amax() for g in gradients]).amax()
     return (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
@@ -545,10 +550,10 @@ def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:
 
 def _mirrored_bytes(block: Block, sums: AnySums) -> int:
     tiles = _tiles(len(block.rows_Rd), _mirrored_tiling_of(block, sums).rows)
-    return 4 * _quantities(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
+    return 4 * quantities_of(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
 
 
-def _quantities(sums: AnySums, way: str) -> int:
+def quantities_of(sums: AnySums, way: str) -> int:
     if way == "online":
         return 4
     return (1 if way == "phi" else 2) + (sums.moment is not None)
@@ -561,7 +566,7 @@ def _parts(block: Block, row_tiles: int, column_tiles: int, *, busy: int) -> tup
     return -(-column_tiles // per_program), per_program
 
 
-def _offsets(block: Block) -> tuple[int, int, int, int, int]:
+def offsets(block: Block) -> tuple[int, int, int, int, int]:
     """(s, a, b, c, d): row i < s meets its own sample in columns i + a and i + b, the others in i + c and i + d."""
     row_count = len(block.rows_Rd)
     starts = sorted({e.row_start for e in block.excluded})
@@ -581,20 +586,20 @@ def _feature_constants(block: Block) -> dict[str, Any]:
     return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
 
 
-def _parameters(of: AnySums | LogSumExp | MeanPhi, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
+def parameters(of: AnySums | LogSumExp | MeanPhi, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
     """The numbers a phi closes over, those that are tensors on the device."""
     known = (of.phi.parameters or ()) if isinstance(of, PhiSums | MeanPhi) else ()
     first, second, *_ = (*(p.to(device) if isinstance(p, Tensor) else float(p) for p in known), 0.0, 0.0)
     return first, second
 
 
-def _parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
+def parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
     phi = of.phi if isinstance(of, PhiSums | MeanPhi) else None
     first, second, *_ = (*((phi.parameters or ()) if phi is not None else ()), 0.0, 0.0)
     return {
         "FIRST_IS_TENSOR": isinstance(first, Tensor),
         "SECOND_IS_TENSOR": isinstance(second, Tensor),
-        "PHI": "" if phi is None else phi.name,
+        "PHI": None if phi is None else device_code(phi),
     }
 
 

@@ -20,6 +20,7 @@ from flatclr.data.views.checks import (
 
 # Rec. 601 luma, what Pillow's "L" mode and the published recipes use
 LUMA = (0.299, 0.587, 0.114)
+"""The weights of red, green and blue in the grayscale value of a pixel (ITU-R BT.601)."""
 
 
 def adjust_brightness(images: Tensor, factor_N: Tensor) -> Tensor:

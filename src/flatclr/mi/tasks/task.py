@@ -11,6 +11,7 @@ from flatclr.checks import require_count
 from flatclr.mi.arrays import Array
 
 Draw = Callable[[int, np.random.Generator], tuple[Array, Array]]
+"""A function of (rows, generator) that returns the rows of x and of y."""
 
 
 @dataclass(frozen=True)

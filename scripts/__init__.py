@@ -1,0 +1,1 @@
+"""What makes files of this repository: `python -m scripts.reference`, `python scripts/make_embedded_dataset.py`."""

@@ -1,0 +1,76 @@
+"""Protocols that train the whole network with labels: all of them, or a few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from flatclr.evaluation.bench import Bench
+from flatclr.evaluation.finetune import Recipe, class_balanced, finetune, shortage
+from flatclr.evaluation.protocols.base import Measured, Protocol, scored
+
+LABEL_SHARES = (0.01, 0.1)
+
+
+def measure_finetune(bench: Bench, variant: str = "") -> Iterator[Measured]:
+    """Fine-tuning on all training images."""
+    recipe, images = Recipe(), len(bench.data.train)
+    logits_NC = _finetuned(bench, recipe, None, bench.seed, "fine-tuning")
+    yield Measured(scored(bench, logits_NC), variant, {**_stated(recipe), "steps": recipe.steps(images)})
+
+
+def measure_semi(bench: Bench) -> Iterator[Measured]:
+    """Fine-tuning on a small share of the labels, drawn several times."""
+    recipe = Recipe()
+    for share in LABEL_SHARES:
+        drawn = [
+            class_balanced(bench.data.labels, share, classes=bench.classes, seed=bench.seed + draw)
+            for draw in range(bench.draws)
+        ]
+        logits = [_of_draw(bench, recipe, share, draw, chosen) for draw, chosen in enumerate(drawn)]
+        labels = len(drawn[0])
+        yield Measured(
+            scored(bench, *logits),
+            f"{share:.0%} of the labels",
+            {**_stated(recipe), "labels": labels, "draws": bench.draws, "steps": recipe.steps(labels)},
+        )
+
+
+def _of_draw(bench: Bench, recipe: Recipe, share: float, draw: int, chosen: Tensor) -> Tensor:
+    # from scratch: every draw has an initialisation of its own
+    anew = bench.subject.at_random(bench.seed + draw) if bench.random else None
+    start = bench if anew is None else replace(bench, subject=anew)
+    what = f"{share:.0%} of the labels, draw {draw + 1} of {bench.draws}"
+    return _finetuned(start, recipe, chosen, bench.seed + draw, what)
+
+
+def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, what: str) -> Tensor:
+    return finetune(
+        bench.subject,
+        bench.data.train,
+        bench.data.labels,
+        bench.test,
+        classes=bench.classes,
+        chosen=chosen,
+        recipe=recipe,
+        device=bench.device,
+        seed=seed,
+        progress=bench.progress,
+        what=what,
+    )
+
+
+def _stated(recipe: Recipe) -> dict[str, Any]:
+    return {"optimizer": recipe.optimizer, "learning_rate": recipe.learning_rate, "batch_size": recipe.batch_size}
+
+
+def _too_few_to_draw(bench: Bench) -> str | None:
+    short = (shortage(bench.data.labels, share, bench.data.train.classes) for share in LABEL_SHARES)
+    return next((reason for reason in short if reason is not None), None)
+
+
+FINETUNE = Protocol(3, measure_finetune, trains=True)
+SEMI = Protocol(3, measure_semi, one_class=True, trains=True, too_few=_too_few_to_draw)

@@ -1,0 +1,83 @@
+"""Networks of finished runs: the head from the last checkpoint, beside the encoder that was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from flatclr.checkpoint import has_checkpoints, load_checkpoint
+from flatclr.models.heads import head_from_state
+from flatclr.models.network import Network, TwoTowers
+from flatclr.models.saving import load_encoder
+from flatclr.runs import SIDES, RunDirectory
+
+TOWERS = ("tower_x.", "tower_y.")  # what the names of each side begin with in a checkpoint
+
+
+def load_network(run: str | Path, *, into: nn.Module | None = None) -> Network | TwoTowers:
+    """Encoder and projection head of a finished run, with the weights of its last checkpoint.
+
+    Args:
+        run: the run directory.
+        into: a module of the encoder's architecture, for a run on images whose encoder was not built by name.
+
+    Returns:
+        The network in evaluation mode on the CPU. Of a run on images it is a `Network`, and
+        `(z,) = network(network.normalisation(images))`; of a run on paired data it is `TwoTowers`, and
+        `z_x, z_y = network(x, y)` are to be compared by cosine. The random state is left as it was.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     config = flatclr.TrainConfig(steps=1, batch_size=8, eval_samples=50, eval_start=False, encoder="mlp")
+    ...     config = config.changed(encoder_options={"width": 8}, device="cpu", out=folder)
+    ...     network = flatclr.load_network(flatclr.train(config).path)
+    >>> (z,) = network(network.normalisation(torch.rand(3, 1, 28, 28)))
+    >>> z.shape
+    torch.Size([3, 128])
+    """
+    opened = RunDirectory.open(Path(run))
+    state = _network_state(opened)
+    sides = [opened.path / name for name in SIDES]
+    if sides[0].is_dir():
+        return TwoTowers(*(_tower(side, _part(state, name)) for side, name in zip(sides, TOWERS, strict=True))).eval()
+    return _tower(opened.path, state, into)
+
+
+def load_head(run: str | Path) -> nn.Sequential | None:
+    """Projection head of a run on images, from its last checkpoint.
+
+    Args:
+        run: the run directory.
+
+    Returns:
+        The head in evaluation mode on the CPU; None where the run has no checkpoint any more.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     config = flatclr.TrainConfig(steps=1, batch_size=8, eval_samples=50, eval_start=False, encoder="mlp")
+    ...     config = config.changed(encoder_options={"width": 8}, device="cpu", out=folder)
+    ...     head = flatclr.models.load_head(flatclr.train(config).path)
+    >>> head[-1].out_features
+    128
+    """
+    opened = RunDirectory.open(Path(run))
+    if not has_checkpoints(opened.checkpoints):
+        return None
+    return head_from_state(_part(_network_state(opened), "head."))
+
+
+def _network_state(run: RunDirectory) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = load_checkpoint(run.checkpoints).state["train_step"]["network"]
+    return state
+
+
+def _tower(folder: Path, state: Mapping[str, Tensor], into: nn.Module | None = None) -> Network:
+    network = Network(load_encoder(folder, into=into), head_from_state(_part(state, "head.")))
+    network.load_state_dict(state)
+    return network.eval()
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

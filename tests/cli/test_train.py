@@ -1,0 +1,82 @@
+"""`flatclr train`: trains and resumes, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flatclr.cli import train as cli_train
+from flatclr.cli.main import app
+from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingStoppedError
+
+
+def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "flatclr", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
+    small = ["--batch-size", "8", "--set", "encoder_options={width: 8}", "--set", "eval_samples=500", "--device", "cpu"]
+    done = run_cli("train", "--steps", "3", "--out", "run", "--json", *small, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["kind"] == "start"
+    assert [event["kind"] for event in events[-2:]] == ["end", "report"]
+    assert (tmp_path / "run" / "encoder.safetensors").exists()
+    again = run_cli("train", "--resume", "run", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "encoder:" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--objective", "flatnc"), "did you mean 'flatnce'"),
+        (("--data", "no-such-folder"), "data must be an existing path"),
+        (("--resume", "no-such-run"), "a run directory must hold config.yaml"),
+        (("--recipe", "cifar"), "recipe must be one of"),
+        (("--set", "nonsense"), "--set must be NAME=VALUE"),
+        (("--temperature", "-1"), "temperature must be a finite number > 0"),
+        (("--temperature", "0.1", "--ess-target", "0.2"), "only one of --temperature and --ess-target"),
+        (("--batch-size", "2"), "target must be > 1/2 = 0.5"),
+        (("--ess-target", "0:0.5,1:0.01", "--batch-size", "8"), "target must be > 1/14"),
+        (("--device", "gpu"), "device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got 'gpu'"),
+        (("--set", "views={"), "--set views must have a YAML value"),
+        (("--set", "views=3"), "views must be named values, got 3"),
+        (("--out", "/dev/null/x"), "Not a directory"),
+    ],
+)
+def test_bad_input_on_the_command_line_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    done = run_cli("train", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "graph"), [([], None), (["--graph"], True), (["--no-graph"], False)], ids=["", "graph", "no-graph"]
+)
+def test_the_command_line_asks_for_a_graph_or_for_none(
+    flags: list[str], graph: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[TrainConfig] = []
+
+    def stop(given: TrainConfig, **_: Any) -> None:
+        asked.append(given)
+        raise TrainingStoppedError("seen enough.")
+
+    monkeypatch.setattr(cli_train, "train", stop)
+    CliRunner().invoke(app, ["train", *flags])
+    assert [given.graph for given in asked] == [graph]

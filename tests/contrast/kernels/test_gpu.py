@@ -1,0 +1,201 @@
+"""The fused kernels on a CUDA device: the numbers of the torch backend, any shape, precision and scale, and no waiting."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import flatclr
+from tests.support.cuda import captured, gradients, leave_nans_in_free_memory, needs_cuda, on_device, relative_error
+from tests.support.harness import PAIRINGS, Batch, Case, every_case
+
+pytestmark = needs_cuda
+
+
+@every_case
+@pytest.mark.parametrize("pairs", [5, 700])
+def test_fused_kernels_give_the_numbers_of_the_torch_backend(case: Case, pairs: int) -> None:
+    batch = Batch.random(pairs, 16, pairing=case.pairing, queue=7)
+    want = gradients(case.objective(batch).cuda(), *on_device(batch, torch.float64))
+    leave_nans_in_free_memory()
+    fused = case.build(**batch.options(), backend="triton").cuda()
+    for mine, theirs in zip(gradients(fused, *on_device(batch, torch.float32)), want, strict=True):
+        assert relative_error(mine, theirs) < 1e-4
+
+
+def fused_stats(batch: Batch, beta: float | Tensor, backend: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Stats, and gradients of a sum with a different weight on every output of every anchor."""
+    z_a, z_b, queue = on_device(batch, dtype)
+    stats = flatclr.contrast_stats(
+        z_a, z_b, inverse_temperature=beta, negatives=queue, backend=backend, **batch.options()
+    )
+    weights = torch.randn(2, len(stats.positive), generator=torch.Generator().manual_seed(7)).double().cuda()
+    total = (weights[0] * stats.positive + weights[1] * stats.negative_logsumexp).sum()
+    return (
+        stats.positive.detach(),
+        stats.negative_logsumexp.detach(),
+        stats.ess,
+        *torch.autograd.grad(total, (z_a, z_b)),
+    )
+
+
+def rounded(batch: Batch, dtype: torch.dtype) -> Batch:
+    z_a, z_b, queue = (
+        None if z is None else torch.tensor(z).to(dtype).double().numpy() for z in (batch.z_a, batch.z_b, batch.queue)
+    )
+    assert z_a is not None
+    assert z_b is not None
+    return Batch(z_a, z_b, queue, batch.pairing)
+
+
+TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("d", [1, 3, 64, 128, 256, 320, 512])
+@pytest.mark.parametrize("pairing", ["two_view", "cross"])
+def test_fused_kernels_take_any_shape_and_precision(dtype: torch.dtype, d: int, pairing: str) -> None:
+    for pairs in (2, 129, 1000):
+        batch = rounded(Batch.random(pairs, d, pairing=pairing), dtype)
+        want = fused_stats(batch, 5.0, "torch", torch.float64)
+        leave_nans_in_free_memory()
+        for mine, theirs in zip(fused_stats(batch, 5.0, "triton", dtype), want, strict=True):
+            assert relative_error(mine, theirs) < TOLERANCE[dtype], (pairs, mine.shape)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("beta", [5.0, 31.0, 33.0, 200.0])
+@pytest.mark.parametrize("on", ["host", "device"])
+def test_fused_kernels_take_any_scale_wherever_it_lives(pairing: str, beta: float, on: str) -> None:
+    batch = Batch.random(300, 24, pairing=pairing, queue=129)
+    want = fused_stats(batch, beta, "torch", torch.float64)
+    leave_nans_in_free_memory()
+    got = fused_stats(batch, beta if on == "host" else torch.tensor(beta, device="cuda"), "triton", torch.float32)
+    for mine, theirs in zip(got, want, strict=True):
+        assert relative_error(mine, theirs) < 1e-4
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize(
+    ("dtype", "d"),
+    [(torch.float32, 24), (torch.float16, 128), *((torch.bfloat16, d) for d in (64, 128, 256))],
+    ids=str,
+)
+def test_fused_kernels_learn_the_temperature(pairing: str, d: int, dtype: torch.dtype) -> None:
+    z_a, z_b, _ = on_device(Batch.random(300, d, pairing=pairing), dtype)
+    found = []
+    for backend, views in (("torch", [z.detach().double() for z in (z_a, z_b)]), ("triton", [z_a, z_b])):
+        objective = flatclr.InfoNCE(0.2, learn_temperature=True, pairing=pairing, backend=backend).cuda()
+        loss = (objective.double() if backend == "torch" else objective)(*(view.requires_grad_() for view in views))
+        found.append((loss.detach(), *torch.autograd.grad(loss, [*views, *objective.parameters()])))
+    for mine, theirs in zip(found[1], found[0], strict=True):
+        assert relative_error(mine, theirs) < max(1e-4, 4 * torch.finfo(dtype).eps)
+
+
+@every_case
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_no_fused_step_waits_for_the_device(case: Case) -> None:
+    batch = Batch.random(70, 8, pairing=case.pairing)
+    z_a, z_b, _ = on_device(batch, torch.bfloat16)
+    objective = case.build(pairing=case.pairing, backend="triton").cuda()
+    gradients(objective, z_a, z_b, None)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gradients(objective, z_a, z_b, None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_fused_loss_replays_inside_a_cuda_graph_on_new_inputs(dtype: torch.dtype, pairing: str) -> None:
+    z_a, z_b, queue = (torch.randn(n, 32, device="cuda", dtype=dtype) for n in (300, 300, 65))
+    beta = torch.tensor(10.0, device="cuda")
+
+    def step() -> tuple[Tensor, ...]:
+        a, b = (z.detach().requires_grad_() for z in (z_a, z_b))
+        stats = flatclr.contrast_stats(
+            a, b, inverse_temperature=beta, pairing=pairing, negatives=queue, backend="triton"
+        )
+        return stats.ess, *torch.autograd.grad(stats.gap.mean(), (a, b))
+
+    graph, outputs = captured(step)
+    for scale in (5.0, 60.0):  # the fixed shift, and the running maximum
+        for tensor in (z_a, z_b, queue):
+            tensor.copy_(torch.randn(tensor.shape))
+        beta.fill_(scale)
+        graph.replay()
+        replayed = [x.clone() for x in outputs]
+        for mine, theirs in zip(replayed, step(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_fused_results_repeat_bit_by_bit() -> None:
+    batch = Batch.random(3000, 128)
+    once, again = (fused_stats(batch, 10.0, "triton", torch.bfloat16) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_fused_memory_is_a_sliver_of_the_score_matrix(pairing: str) -> None:
+    n, d = 16384, 64
+    z_a, z_b = (torch.randn(n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    objective = flatclr.InfoNCE(pairing=pairing, backend="triton")
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(objective(z_a, z_b), (z_a, z_b))
+    assert torch.cuda.max_memory_allocated() - before < 4 * n * n / 8
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
+def test_a_compiled_fused_objective_gives_the_same_gradient() -> None:
+    batch = Batch.random(300, 32)
+    objective = flatclr.InfoNCE(backend="triton")
+    want = gradients(objective, *on_device(batch, torch.float32))
+    got = gradients(torch.compile(objective), *on_device(batch, torch.float32))
+    for mine, theirs in zip(got, want, strict=True):
+        assert relative_error(mine, theirs) < 1e-5
+
+
+def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
+    x = torch.randn(2, 200, 16, device="cuda")
+    weight = torch.randn(16, 32, device="cuda", requires_grad=True)
+    losses = {}
+    for backend in ("torch", "triton"):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            losses[backend] = flatclr.FlatNCE(backend=backend)(x[0] @ weight, x[1] @ weight)
+    assert losses["triton"].dtype == torch.float32
+    torch.testing.assert_close(losses["triton"], losses["torch"], rtol=1e-3, atol=1e-3)
+    assert torch.autograd.grad(losses["triton"], weight)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "expected"),
+    [(2048, torch.bfloat16, "fused"), (256, torch.bfloat16, "dense"), (2048, torch.float32, "streamed")],
+)
+def test_auto_takes_the_fused_kernels_for_large_half_precision_batches(
+    rows: int, dtype: torch.dtype, expected: str
+) -> None:
+    z_a, z_b = (torch.randn(rows, 16, device="cuda", dtype=dtype) for _ in range(2))
+    assert flatclr.contrast_stats(z_a, z_b, inverse_temperature=5.0).route == expected
+
+
+def test_auto_falls_back_for_a_phi_no_kernel_knows() -> None:
+    z_a, z_b = (torch.randn(1024, 16, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    square = flatclr.Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
+    auto, torch_only = (flatclr.pairwise_mean(z_a, z_b, phi=square, backend=b) for b in ("auto", "torch"))
+    torch.testing.assert_close(auto, torch_only)
+
+
+def test_any_size_and_alignment_gives_the_same_gradient() -> None:
+    """Triton compiles anew for sizes and addresses that are multiples of 16, and for ones."""
+    for samples, d in ((16, 16), (17, 16), (16, 33), (8, 1)):
+        for shifted in (0, 1):
+            for _ in range(2):
+                whole = torch.randn(2, samples * d + shifted, device="cuda")
+                z_a, z_b = (z[shifted:].view(samples, d).requires_grad_() for z in whole)
+                results = [
+                    torch.autograd.grad(flatclr.InfoNCE(backend=backend)(z_a, z_b), [z_a, z_b])
+                    for backend in ("triton", "torch")
+                ]
+                torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,88 @@
+"""No relation makes a tensor that grows with the square of the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import flatclr
+from flatclr.contrast import relation, route
+from flatclr.contrast.kernels import tiled_torch
+from tests.support.memory import LargestTensor
+from tests.support.relation_harness import PAIRINGS
+
+N, D, EDGE = 256, 2, 64
+
+SAID: dict[str, dict[str, Any]] = {
+    "views": {},
+    "labels": {"labels": torch.arange(N) % 10},
+    "ids": {"ids": torch.arange(N) // 2},
+    "margin": {"false_negative_margin": 0.1},
+    "hard": {"hard_negatives": torch.randn(N, 3, D)},
+    "everything": {
+        "labels": torch.arange(N) % 10,
+        "ids": torch.arange(N) // 2,
+        "false_negative_margin": 0.1,
+        "hard_negatives": torch.randn(N, 3, D),
+        "negatives": torch.randn(N, D),
+        "negative_labels": torch.arange(N) % 10,
+        "negative_ids": torch.arange(N) // 2,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: EDGE)
+    monkeypatch.setattr(relation, "ENTRIES_AT_ONCE", EDGE * EDGE)
+
+
+def largest_of(views: int, **options: Any) -> int:
+    """Elements of the largest tensor of a loss, its ESS and its gradient."""
+    views_d = [torch.randn(N, D, requires_grad=True) for _ in range(views)]
+    with LargestTensor() as largest:
+        stats = flatclr.contrast_stats(*views_d, inverse_temperature=5.0, **options)
+        (stats.mean(stats.info_nce) + stats.ess.nan_to_num().mean() + stats.mean(stats.positive_logsumexp)).backward()
+    return largest.elements
+
+
+@pytest.mark.parametrize(
+    ("said", "pairing"), [*((name, "one_way") for name in SAID), *(("everything", p) for p in PAIRINGS)]
+)
+def test_no_operation_makes_a_matrix_of_pairs(said: str, pairing: str) -> None:
+    assert largest_of(3, pairing=pairing, route="streamed", **SAID[said]) < N * N // 4
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_no_draw_makes_a_matrix_of_pairs(pairing: str) -> None:
+    assert largest_of(2, pairing=pairing, negatives_per_anchor=2, **SAID["everything"]) < N * N // 4
+
+
+@pytest.mark.parametrize("pairing", ["cross", "within"])
+def test_an_objective_of_single_pairs_makes_no_matrix_of_them(pairing: str) -> None:
+    for objective in (
+        flatclr.FMICL("js", pairing=pairing, route="streamed"),
+        flatclr.HolderFlatNCE(gamma=float("inf"), pairing=pairing, route="streamed"),
+    ):
+        views = [torch.randn(N, D, requires_grad=True) for _ in range(3)]
+        with LargestTensor() as largest:
+            objective(*views, labels=torch.arange(N) % 10, hard_negatives=torch.randn(N, 3, D)).backward()
+        assert largest.elements < N * N // 4
+
+
+@pytest.mark.parametrize(
+    "negatives",
+    [
+        {"negatives": torch.randn(2, D), "negative_labels": torch.tensor([90, 91])},
+        {"hard_negatives": torch.randn(N, 1, D)},
+    ],
+    ids=["queue", "hard"],
+)
+def test_many_label_positives_and_few_negatives_are_streamed_too(
+    negatives: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "LARGEST_DENSE", EDGE * EDGE)
+    elements = largest_of(2, labels=torch.arange(N) % 10, in_batch_negatives=False, **negatives)
+    assert elements < N * N // 4

@@ -1,0 +1,67 @@
+"""Damaged images among good ones: left out or replaced, counted, and reported once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import FileImages, SkippedImagesWarning
+from tests.support.images import color_png, shorten
+from tests.support.sources import assert_holds
+
+pytestmark = pytest.mark.usefixtures("_nowhere_else")
+
+
+def test_a_file_that_is_no_image_is_left_out_counted_and_reported(tmp_path: Path) -> None:
+    images = [color_png(tmp_path / name) for name in ("a/1.png", "a/3.png", "b/1.png")]
+    (tmp_path / "a" / "2.png").write_text("not an image")
+    (tmp_path / "b" / "0.jpg").write_bytes(b"")
+    with pytest.warns(SkippedImagesWarning, match=r"2 of 5 files are no readable images .*2\.png: .*`skipped`") as seen:
+        train = open_dataset(tmp_path).train
+    assert len(seen) == 1
+    assert_holds(train, np.stack(images), [0, 0, 1])
+    assert isinstance(train, FileImages)
+    assert [Path(path).name for path, _ in train.skipped] == ["2.png", "0.jpg"]
+
+
+def damaged_folder(folder: Path) -> tuple[FileImages, list[np.ndarray]]:
+    """Two classes of three; the second and third image of the first have good headers and no end."""
+    images = [color_png(folder / name, size=32) for name in ("a/1.png", "a/2.png", "a/3.png", "b/1.png", "b/2.png")]
+    shorten(folder / "a" / "2.png", by=2000)
+    shorten(folder / "a" / "3.png", by=1000)
+    train = open_dataset(folder, test_fraction=0).train
+    assert isinstance(train, FileImages)
+    return train, images
+
+
+def test_a_damaged_image_is_replaced_by_one_of_its_class_and_reported_once(tmp_path: Path) -> None:
+    train, images = damaged_folder(tmp_path)
+    expected = np.stack([images[i] for i in (0, 0, 0, 3, 4)])
+    with pytest.warns(SkippedImagesWarning, match=r"a damaged image is left out.*2\.png") as seen:
+        assert_holds(train, expected, [0, 0, 0, 1, 1])
+    assert_holds(train, expected, [0, 0, 0, 1, 1])
+    assert len(seen) == 1
+    assert [Path(path).name for path, _ in train.skipped] == ["2.png", "3.png"]
+
+
+def test_decoding_into_memory_drops_damaged_images(tmp_path: Path) -> None:
+    train, images = damaged_folder(tmp_path)
+    need = 5 * 3 * 32 * 32
+    assert train.resident(need - 1) is None
+    steps: list[tuple[int, int]] = []
+    with pytest.warns(SkippedImagesWarning):
+        resident = train.resident(need, progress=lambda _, done, total: steps.append((done, total)))
+    assert_holds(resident, np.stack([images[i] for i in (0, 3, 4)]), [0, 1, 1])
+    assert steps == [(5, 5)]
+
+
+def test_a_class_of_damaged_images_only_is_an_error(tmp_path: Path) -> None:
+    train, _ = damaged_folder(tmp_path)
+    shorten(tmp_path / "a" / "1.png", by=1500)
+    with (
+        pytest.warns(SkippedImagesWarning),
+        pytest.raises(ValueError, match=r"must have a readable image of class 'a', got 0 of 3 .*; check these files"),
+    ):
+        train.batch(torch.tensor([0]))

@@ -1,0 +1,195 @@
+"""The controller: settles, clamps, alarms, saves, and never waits for the device."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import flatclr
+from flatclr import EssControl
+
+
+def drive(control: EssControl, z_a: torch.Tensor, z_b: torch.Tensor, steps: int, **options: object) -> list[float]:
+    """ESS over steps on fixed embeddings: only the temperature can move it."""
+    objective = flatclr.FlatNCE(control, **options)  # type: ignore[arg-type]
+    return [objective.with_stats(z_a, z_b)[1].ess.mean().item() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("target", [0.1, 0.25, 0.5, 0.8])
+@pytest.mark.parametrize("initial", [1.0, 10.0, 90.0])
+def test_ess_settles_on_its_target_from_either_side(target: float, initial: float) -> None:
+    z_a, z_b = torch.randn(2, 64, 16).unbind()
+    ess = drive(EssControl(target=target, initial=initial), z_a, z_b, 600)
+    assert torch.tensor(ess[-50:]).mean().item() == pytest.approx(target, abs=0.02)
+
+
+def test_one_step_moves_beta_by_the_rate_towards_the_target() -> None:
+    control = EssControl(target=0.5, rate=0.02, initial=10.0)
+    control.observe(torch.tensor([0.9]))
+    assert control.inverse_temperature.item() == pytest.approx(10.2)
+    control.observe(torch.tensor([0.1]))
+    assert control.inverse_temperature.item() == pytest.approx(10.2 * 0.98)
+
+
+def test_the_controlled_quantity_is_the_mean_over_anchors() -> None:
+    control = EssControl(target=0.5)
+    control.observe(torch.tensor([0.9, 0.9, 0.0]))
+    assert control.inverse_temperature > 10
+
+
+@pytest.mark.parametrize("name", sorted(flatclr.objectives.OBJECTIVES.keys() - {"align_uniform"}))  # which has none
+def test_the_controller_is_accepted_wherever_a_temperature_is(name: str) -> None:
+    kind = flatclr.objectives.OBJECTIVES[name]
+    control = EssControl(target=0.3, initial=5.0)
+    objective = kind(temperature=control)
+    z_a, z_b = torch.randn(2, 16, 8).unbind()
+    before = control.inverse_temperature.clone()
+    loss = objective(z_a.requires_grad_(), z_b)
+    assert control.inverse_temperature != before
+    loss.backward()  # the changed buffer must not spoil backward
+    assert z_a.grad is not None
+    fixed = kind(temperature=0.2)(z_a, z_b)
+    torch.testing.assert_close(loss, fixed)
+
+
+def test_evaluation_mode_leaves_beta_alone() -> None:
+    control = EssControl()
+    objective = flatclr.FlatNCE(control).eval()
+    objective(*torch.randn(2, 16, 8).unbind())
+    assert control.inverse_temperature == 10
+
+
+def test_collapsed_embeddings_run_into_the_clamp_and_raise_the_alarm() -> None:
+    control = EssControl(target=0.25)
+    point = torch.ones(8, 4)
+    drive(control, point, point, 300)
+    assert control.inverse_temperature == 100
+    assert control.clamped
+    assert control.collapsed
+    assert control.collapsed_steps > 0
+
+
+def test_an_alarm_goes_out_when_the_run_recovers() -> None:
+    control = EssControl(target=0.25, maximum=12.0)
+    point = torch.ones(8, 4)
+    drive(control, point, point, 40)
+    assert control.collapsed
+    z_a, z_b = torch.randn(2, 64, 2).unbind()
+    drive(control, z_a, z_b, 200)
+    assert not control.collapsed
+    assert control.collapsed_steps > 0
+
+
+def test_the_lower_clamp_is_an_alarm_but_no_collapse() -> None:
+    control = EssControl(target=0.9, initial=2.0)
+    for _ in range(200):
+        control.observe(torch.tensor(0.2))
+    assert control.inverse_temperature == 1
+    assert control.clamped
+    assert not control.collapsed
+
+
+def test_the_upper_clamp_without_equal_weights_is_no_collapse() -> None:
+    control = EssControl(target=0.2, initial=90.0)
+    for _ in range(50):
+        control.observe(torch.tensor(0.5))  # above the target, but far from equal weights
+    assert control.clamped
+    assert not control.collapsed
+    assert control.collapsed_steps == 0
+
+
+def test_a_loaded_beta_is_brought_inside_the_clamps() -> None:
+    saved = EssControl(initial=90.0).state_dict()
+    control = EssControl(maximum=20.0)
+    control.load_state_dict(saved)
+    assert control.inverse_temperature == 20
+
+
+def test_a_batch_of_nan_changes_nothing() -> None:
+    control = EssControl()
+    control.observe(torch.tensor([float("nan")]))
+    assert control.inverse_temperature == 10
+
+
+def test_state_dict_carries_beta_target_and_alarms() -> None:
+    objective = flatclr.FlatNCE(EssControl(target=0.25, maximum=12.0))
+    for _ in range(50):
+        objective(torch.ones(8, 4), torch.ones(8, 4))
+    file = io.BytesIO()
+    torch.save(objective.state_dict(), file)
+    file.seek(0)
+    fresh = EssControl(target=0.7, maximum=12.0)
+    flatclr.FlatNCE(fresh).load_state_dict(torch.load(file))
+    assert fresh.inverse_temperature == 12
+    assert fresh.collapsed
+    assert fresh.collapsed_steps > 0
+    assert fresh.target == pytest.approx(0.25)
+
+
+def test_the_target_can_be_moved_during_a_run() -> None:
+    control = EssControl(target=0.25)
+    z_a, z_b = torch.randn(2, 64, 16).unbind()
+    drive(control, z_a, z_b, 400)
+    control.target = 0.6
+    assert torch.tensor(drive(control, z_a, z_b, 400)[-50:]).mean().item() == pytest.approx(0.6, abs=0.02)
+
+
+def test_half_precision_modules_keep_the_controller_in_float32() -> None:
+    control = flatclr.FlatNCE(EssControl()).half().scale.control
+    control.observe(torch.tensor([0.9]))
+    assert control.inverse_temperature.dtype == torch.float32
+    assert control.inverse_temperature.item() == pytest.approx(10.1)
+
+
+def test_objectives_with_a_controller_can_be_copied() -> None:
+    objective = flatclr.FlatNCE(EssControl(target=0.4))
+    other = copy.deepcopy(objective)
+    other(*torch.randn(2, 16, 8).unbind())
+    assert objective.scale.control.inverse_temperature == 10
+
+
+@pytest.mark.parametrize("target", [0.1, 1 / 14])
+def test_a_target_no_batch_can_reach_is_refused(target: float) -> None:
+    z = torch.randn(4, 3)
+    with pytest.raises(ValueError, match=r"target must be > 1/6 = 0.167.*got.*use more negatives"):
+        flatclr.FlatNCE(EssControl(target=target))(z, z)
+
+
+def test_a_controlled_step_never_waits_for_the_device(route: str) -> None:
+    """Fake tensors hold no data, so any read of a value on the host raises."""
+    with FakeTensorMode():
+        z_a, z_b = (torch.randn(16, 8, requires_grad=True) for _ in range(2))
+        for kind in (flatclr.FlatNCE, flatclr.InfoNCE, flatclr.HolderFlatNCE, flatclr.NWJ):
+            loss, _ = kind(EssControl(), route=route).with_stats(z_a, z_b, negatives=torch.randn(8, 8))
+            loss.backward()
+        with pytest.raises(Exception, match=r"data-dependent|data dependent|_local_scalar_dense"):
+            loss.item()
+
+
+def test_a_small_batch_learns_with_its_ess_on_target() -> None:
+    """A linear encoder at batch 8 must find the 8 shared directions among 32 noisy ones."""
+    encoder = torch.nn.Linear(32, 16)
+    objective = flatclr.FlatNCE(EssControl(target=0.4))
+    optimizer = torch.optim.Adam(encoder.parameters(), lr=3e-3)
+    mixing = torch.linalg.qr(torch.randn(32, 32))[0][:8]
+
+    def two_views(samples: int) -> list[torch.Tensor]:
+        x = torch.randn(samples, 8) @ mixing
+        return [encoder(x + 0.5 * torch.randn(samples, 32)) for _ in range(2)]
+
+    def pool_mi() -> float:
+        with torch.no_grad():
+            return flatclr.contrast_stats(*two_views(512), inverse_temperature=10.0).mi_nats.item()
+
+    before = pool_mi()
+    ess = []
+    for _ in range(500):
+        loss, stats = objective.with_stats(*two_views(8))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        ess.append(stats.ess.mean().item())
+    assert pool_mi() > before + 0.5
+    assert sum(ess[-100:]) / 100 == pytest.approx(0.4, abs=0.05)

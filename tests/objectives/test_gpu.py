@@ -1,0 +1,101 @@
+"""Objectives on a CUDA device: the numbers of the CPU, without waiting, and inside a CUDA graph."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import flatclr
+from flatclr import EssControl
+from flatclr.contrast.kernels import tiled_torch
+from tests.support.cuda import captured, gradients, needs_cuda, on_device
+from tests.support.harness import Batch, Case, every_case
+
+pytestmark = needs_cuda
+
+
+@every_case
+@pytest.mark.parametrize("pairs", [5, 700])
+def test_cuda_gives_the_numbers_of_the_cpu(case: Case, pairs: int, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pairs > 100 and route == "streamed":
+        monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 512)
+    batch = Batch.random(pairs, 16, pairing=case.pairing, queue=7)
+    z_a, z_b, queue = batch.tensors()
+    expected = gradients(case.objective(batch, route=route), z_a, z_b, queue)
+    got = gradients(case.objective(batch, route=route).cuda(), *on_device(batch, torch.float64))
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-9, atol=1e-11)
+
+
+@every_case
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_no_step_waits_for_the_device(case: Case, route: str) -> None:
+    batch = Batch.random(6, 8, pairing=case.pairing)
+    z_a, z_b, _ = on_device(batch, torch.float32)
+    objective = case.build(pairing=case.pairing, route=route).cuda()
+    gradients(objective, z_a, z_b, None)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gradients(objective, z_a, z_b, None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_controlled_step_replays_inside_a_cuda_graph(route: str) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(16, 8, device="cuda", requires_grad=True)
+    x = torch.randn(2, 12, 16, device="cuda")
+    objective = flatclr.FlatNCE(EssControl(target=0.3), route=route).cuda()
+
+    def step() -> Tensor:
+        loss = objective(x[0] @ weight, x[1] @ weight)
+        (gradient,) = torch.autograd.grad(loss, weight)
+        with torch.no_grad():
+            weight.sub_(0.1 * gradient)
+        return loss.detach()
+
+    start = weight.detach().clone()
+    graph, loss = captured(step)
+
+    def reset() -> None:
+        with torch.no_grad():
+            weight.copy_(start)
+        objective.scale.control.inverse_temperature.fill_(10.0)
+
+    reset()
+    for _ in range(5):
+        graph.replay()
+    replayed, beta = loss.clone(), objective.inverse_temperature
+    reset()
+    for _ in range(5):
+        eager = step()
+    torch.testing.assert_close(replayed, eager)
+    torch.testing.assert_close(beta, objective.inverse_temperature)
+    assert beta != 10
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_on_the_device_accumulates_in_float32(dtype: torch.dtype) -> None:
+    batch = Batch.random(64, 32)
+    z_a, z_b, _ = on_device(batch, dtype)
+    loss, g_a, _ = gradients(flatclr.FlatNCE(0.1).cuda(), z_a, z_b, None)
+    rounded_a, rounded_b = (z.detach().double().cpu().requires_grad_() for z in (z_a, z_b))
+    expected, e_a, _ = gradients(flatclr.FlatNCE(0.1), rounded_a, rounded_b, None)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    assert (g_a.double().cpu() - e_a).norm() < 4 * torch.finfo(dtype).eps * e_a.norm()
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")  # the sample's own, from its making
+def test_a_graphed_callable_gives_the_gradients_of_the_loss(backend: str, dtype: torch.dtype) -> None:
+    """What those use who call the loss from an eager loop: `torch.cuda.make_graphed_callables`."""
+    objective = flatclr.FlatNCE(0.2, backend=backend).cuda()
+    sample = tuple(torch.randn(600, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+    graphed = torch.cuda.make_graphed_callables(flatclr.FlatNCE(0.2, backend=backend).cuda(), sample)
+    for _ in range(2):
+        z_a, z_b = (torch.randn(600, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+        expected = torch.autograd.grad(objective(z_a, z_b), (z_a, z_b))
+        got = torch.autograd.grad(graphed(z_a, z_b), (z_a, z_b))
+        for mine, theirs in zip(got, expected, strict=True):
+            assert torch.equal(mine, theirs)

@@ -1,0 +1,54 @@
+"""A run in a process of its own, for tests that kill it or spread it over ranks.
+
+python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flatclr.checkpoint import load_checkpoint
+from flatclr.training.config import TrainConfig
+from flatclr.training.launch import process_group
+from flatclr.training.trainer import train
+
+
+def config(out: Path, steps: int, **settings: object) -> TrainConfig:
+    """A tiny run without batch normalisation, so that ranks do not matter."""
+    return TrainConfig(
+        encoder="cnn",
+        encoder_options={"norm": "none", "width": 8},
+        embedding=16,
+        batch_size=8,
+        steps=steps,
+        warmup_epochs=0.01,
+        log_every=20,
+        eval_every=10_000,
+        eval_start=False,
+        eval_samples=500,
+        checkpoint_every=4,
+        device="cpu",
+        out=str(out),
+    ).changed(**settings)
+
+
+def network_of(run: Path) -> dict[str, Tensor]:
+    """The weights of a run's last checkpoint."""
+    state: dict[str, Tensor] = load_checkpoint(run / "checkpoint").state["train_step"]["network"]
+    return state
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    out, steps = Path(sys.argv[1]), int(sys.argv[2])
+    with process_group():
+        micro_batch = 2 if "--micro-batch" in sys.argv else None
+        train(config(out, steps, micro_batch=micro_batch), resume=out if "--resume" in sys.argv else None)
+
+
+if __name__ == "__main__":
+    main()

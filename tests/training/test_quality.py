@@ -1,0 +1,86 @@
+"""What is measured while a run trains, and that measuring changes nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flatclr.diagnostics import gradient_snr
+from flatclr.training.build import build
+from flatclr.training.instruments import SNR_BATCHES, probed_gradients
+from flatclr.training.quality import ImageQuality
+from tests.support.training_worker import config
+
+
+def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path) -> None:
+    import numpy as np
+
+    labels = np.repeat(np.arange(4), 50)
+    np.savez(
+        tmp_path / "sorted.npz",
+        images=(60 * labels[:, None, None] + np.zeros((200, 28, 28))).astype(np.uint8),
+        labels=labels,
+    )
+    parts = build(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz"), eval_samples=40))
+    assert isinstance(parts.quality, ImageQuality)
+    encoder = parts.train_step.network.encoder
+    _, chosen = parts.quality.features(encoder, parts.quality.source)
+    assert chosen is not None
+    assert len(chosen) == 40
+    assert set(chosen.tolist()) == {0, 1, 2, 3}
+    again = parts.quality.features(encoder, parts.quality.source)[1]
+    assert torch.equal(chosen, again)
+
+
+def test_the_probe_encodes_no_more_at_once_than_training_does(tmp_path: Path) -> None:
+    parts = build(config(tmp_path, 2, micro_batch=2))
+    sizes: list[int] = []
+    encoder = parts.train_step.bare_network.encoders["encoder"]
+    encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    gradient_snr(probed_gradients(parts.train_step, parts.loader, step=1))
+    assert set(sizes) == {2 * 2}  # both views
+
+
+def test_looking_at_gradients_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    parts = build(config(tmp_path, 2, negatives_per_anchor=3, ess_target=0.5))
+    state = torch.get_rng_state()
+    gradient_snr(probed_gradients(parts.train_step, parts.loader, step=1))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_gradient_snr_is_that_of_its_definition(tmp_path: Path) -> None:
+    parts = build(config(tmp_path, 2))
+    state = {name: value.clone() for name, value in parts.train_step.network.state_dict().items()}
+    beta = float(parts.train_step.objective.inverse_temperature)
+    seen: list[np.ndarray[Any, Any]] = []
+    probe = parts.train_step.probe_gradient
+
+    def remembered(*arguments: Any) -> Tensor:
+        gradient = probe(*arguments)
+        seen.append(gradient.double().numpy())
+        return gradient
+
+    parts.train_step.probe_gradient = remembered  # type: ignore[method-assign]
+    measured = gradient_snr(probed_gradients(parts.train_step, parts.loader, step=1))
+    mean = np.mean(seen, axis=0)
+    noise = math.sqrt(np.mean([np.sum((g - mean) ** 2) for g in seen]))
+    assert len(seen) == SNR_BATCHES >= 8
+    assert measured == pytest.approx(np.linalg.norm(mean) / noise, rel=1e-4)
+    assert float(parts.train_step.objective.inverse_temperature) == beta  # a look changes nothing
+    assert all(torch.equal(value, state[name]) for name, value in parts.train_step.network.state_dict().items())
+
+
+def test_a_probed_gradient_is_the_one_training_would_use(tmp_path: Path) -> None:
+    parts = build(config(tmp_path, 2))
+    step, batch = next(parts.loader.steps(0, 1))
+    probed = parts.train_step.probe_gradient(batch, key=step)
+    parts.train_step.backward(parts.train_step.inputs.draw(batch, step), len(batch[0]))
+    gradient = parts.train_step.bare_network.last_layer.weight.grad
+    assert gradient is not None
+    torch.testing.assert_close(probed, gradient.flatten())
