@@ -107,15 +107,14 @@ def test_no_fused_step_waits_for_the_device(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_a_fused_loss_replays_inside_a_cuda_graph_on_new_inputs(dtype: torch.dtype, pairing: str) -> None:
+@pytest.mark.parametrize("route", ["fused", "strips"])
+def test_a_loss_replays_inside_a_cuda_graph_on_new_inputs(dtype: torch.dtype, pairing: str, route: str) -> None:
     z_a, z_b, queue = (torch.randn(n, 32, device="cuda", dtype=dtype) for n in (300, 300, 65))
     beta = torch.tensor(10.0, device="cuda")
 
     def step() -> tuple[Tensor, ...]:
         a, b = (z.detach().requires_grad_() for z in (z_a, z_b))
-        stats = flatclr.contrast_stats(
-            a, b, inverse_temperature=beta, pairing=pairing, negatives=queue, backend="triton"
-        )
+        stats = flatclr.contrast_stats(a, b, inverse_temperature=beta, pairing=pairing, negatives=queue, route=route)
         return stats.ess, *torch.autograd.grad(stats.gap.mean(), (a, b))
 
     graph, outputs = captured(step)
@@ -199,3 +198,23 @@ def test_any_size_and_alignment_gives_the_same_gradient() -> None:
                     for backend in ("triton", "torch")
                 ]
                 torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("d", [48, 384, 1000])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_strips_take_any_shape_and_precision(dtype: torch.dtype, d: int, pairing: str) -> None:
+    for pairs, beta in ((129, 5.0), (700, torch.tensor(50.0, device="cuda"))):
+        batch = rounded(Batch.random(pairs, d, pairing=pairing, queue=77), dtype)
+        found = []
+        for route, precision in (("strips", dtype), ("streamed", torch.float64)):
+            z_a, z_b, queue = on_device(batch, precision)
+            leave_nans_in_free_memory()
+            stats = flatclr.contrast_stats(
+                z_a, z_b, inverse_temperature=beta, negatives=queue, route=route, **batch.options()
+            )
+            assert stats.route == route
+            gradients_of = torch.autograd.grad(stats.info_nce.mean(), (z_a, z_b))
+            found.append((stats.negative_logsumexp.detach(), stats.ess, *gradients_of))
+        for mine, theirs in zip(*found, strict=True):
+            assert relative_error(mine, theirs) < TOLERANCE[dtype], (pairs, mine.shape)

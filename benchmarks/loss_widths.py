@@ -1,0 +1,120 @@
+"""Time and memory of the CLIP-style loss by the width of the embeddings: routes against plain PyTorch, on a CUDA device.
+
+    PYTHONPATH=src:. python3 -m benchmarks.loss_widths        (or with --help)
+
+Cross pairing, N pairs, bfloat16, forward + backward, eager, milliseconds between two events around a call: median of
+five interleaved rounds. "plain" normalises, multiplies in the embeddings' type and takes the cross-entropy of both
+directions in float32. Memory is the growth of the peak over what was allocated before the call. The error is that of
+the gradient against float64 on the same rounded embeddings, relative to its norm, at 2,048 pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import flatclr
+from benchmarks import record
+
+SIZES = (
+    *((65536, d) for d in (128, 192, 256, 384, 512, 768)),
+    *((32768, d) for d in (1024, 2048, 4096)),
+    *((n, d) for n in (1024, 4096, 16384) for d in (128, 256, 384, 768)),
+)
+ROUTES = ("fused", "strips")
+ROUNDS = 5
+PAIRS_OF_ERROR = 2048
+
+
+def plain(z_a: Tensor, z_b: Tensor) -> Tensor:
+    """CLIP's loss as people write it."""
+    scores = (F.normalize(z_a, dim=1) @ F.normalize(z_b, dim=1).T).float() / 0.1
+    target = torch.arange(len(z_a), device=z_a.device)
+    return (F.cross_entropy(scores, target) + F.cross_entropy(scores.T, target)) / 2
+
+
+def losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    by_route = {route: flatclr.InfoNCE(0.1, pairing="cross", route=route) for route in ROUTES}
+    return {"plain": plain, "auto": flatclr.InfoNCE(0.1, pairing="cross"), **by_route}
+
+
+def embeddings(pairs: int, d: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(pairs, d, generator=generator).to("cuda", dtype).requires_grad_() for _ in range(2)]
+
+
+def measure(pairs: int, d: int) -> dict[str, Any]:
+    """One row: milliseconds, MiB and error of every way that fits into memory."""
+    views = embeddings(pairs, d)
+    row: dict[str, Any] = {"pairs": pairs, "d": d}
+    ways = {}
+    for name, loss in losses().items():
+
+        def step(loss: Callable[[Tensor, Tensor], Tensor] = loss) -> None:
+            torch.autograd.grad(loss(*views), views)
+
+        try:
+            step()
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            step()
+            row[f"{name} MiB"] = round((torch.cuda.max_memory_allocated() - before) / 2**20)
+            ways[name] = step
+        except torch.cuda.OutOfMemoryError:
+            row[f"{name} ms"] = "out of memory"
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, step in ways.items():
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            step()
+            stop.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(stop))
+    for name, found in times.items():
+        row[f"{name} ms"] = round(statistics.median(found), 2)
+        row[f"{name} spread"] = round(max(found) - min(found), 2)
+    return row | errors(d)
+
+
+def errors(d: int) -> dict[str, float]:
+    """Relative error of each route's gradient."""
+    views = embeddings(PAIRS_OF_ERROR, d)
+    exact_views = [view.detach().double().requires_grad_() for view in views]
+    exact = torch.cat(torch.autograd.grad(plain(*exact_views), exact_views))
+    found = {}
+    for route in ROUTES:
+        loss = flatclr.InfoNCE(0.1, pairing="cross", route=route)(*views)
+        gradient = torch.cat(torch.autograd.grad(loss, views)).double()
+        found[f"{route} error"] = float(f"{float((gradient - exact).norm() / exact.norm()):.2g}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=record.RESULTS / "loss_widths.jsonl", help="where a line is added")
+    out = parser.parse_args().out
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks.loss_widths needs a CUDA device, got none; run it where there is one.")
+    rows = []
+    for pairs, d in SIZES:
+        rows.append(measure(pairs, d))
+        print(rows[-1], flush=True)
+        torch.cuda.empty_cache()
+    print(
+        record.append("loss_widths", rows, shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]]), out)
+    )
+
+
+if __name__ == "__main__":
+    main()

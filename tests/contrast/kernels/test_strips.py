@@ -1,0 +1,120 @@
+"""The strips route through Triton's interpreter: the numbers of the streamed route, on the CPU."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flatclr
+from tests.contrast.kernels.test_fused import assert_near
+from tests.support.harness import CASES, PAIRINGS, Batch, Case
+
+pytest.importorskip("triton")
+
+from flatclr.contrast.kernels import strips
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernels are compiled: see test_gpu"),
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp2"),  # of pairs that do not count,
+    pytest.mark.filterwarnings("ignore:invalid value encountered in multiply"),  # times a weight of 0
+]
+SMALL = strips.Tiling(16, 16, 16, warps=4, stages=2, group=2)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (strips.SUMS_TILING, strips.WEIGHTS_TILING):
+        for itemsize in (2, 4):
+            monkeypatch.setitem(table, itemsize, SMALL)
+
+
+def outcome(batch: Batch, beta: float | Tensor, dtype: torch.dtype, **options: Any) -> list[Tensor]:
+    """Stats, and gradients of a sum with a different weight on every output of every anchor."""
+    z_a, z_b, queue = batch.tensors(dtype)
+    scale = beta.detach().clone().to(dtype).requires_grad_() if isinstance(beta, Tensor) else beta
+    if queue is not None:
+        queue.requires_grad_()
+    stats = flatclr.contrast_stats(z_a, z_b, inverse_temperature=scale, negatives=queue, **batch.options(), **options)
+    weights = torch.randn(2, len(stats.positive), generator=torch.Generator().manual_seed(7)).to(dtype)
+    total = (weights[0] * stats.positive + weights[1] * stats.negative_logsumexp).sum()
+    inputs = [x for x in (z_a, z_b, queue, scale) if isinstance(x, Tensor)]
+    return [stats.positive.detach(), stats.negative_logsumexp.detach(), stats.ess, *torch.autograd.grad(total, inputs)]
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize(
+    "source", [{}, {"queue": 21}, {"queue": 21, "in_batch": False}], ids=["batch", "both", "queue"]
+)
+@pytest.mark.parametrize("beta", [3.0, torch.tensor(50.0)], ids=str)
+def test_strips_give_the_numbers_of_the_streamed_route(
+    pairing: str, source: dict[str, Any], beta: float | Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strips, "STRIP_BYTES", 1024)  # several strips
+    batch = Batch.random(21, 20, pairing=pairing, **source)
+    got = outcome(batch, beta, torch.float32, route="strips")
+    for mine, theirs in zip(got, outcome(batch, beta, torch.float64, route="streamed"), strict=True):
+        assert_near(mine, theirs, 2e-5)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "fmicl" in case.name or case.name == "rpc"], ids=str)
+def test_strips_take_every_function_of_the_pairs(case: Case) -> None:
+    batch = Batch.random(17, 16, pairing=case.pairing)
+    found = []
+    for route, dtype in (("strips", torch.float32), ("streamed", torch.float64)):
+        z_a, z_b, queue = batch.tensors(dtype)
+        loss = case.build(**batch.options(), route=route)(z_a, z_b, negatives=queue)
+        found.append((loss.detach(), *torch.autograd.grad(loss, (z_a, z_b))))
+    for mine, theirs in zip(*found, strict=True):
+        assert_near(mine, theirs, 5e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("distance", [1.0, 1e-4], ids=["apart", "near"])
+def test_half_precision_is_as_good_as_that_of_the_fused_route(dtype: torch.dtype, distance: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z_a = torch.randn(40, 48, generator=generator)
+    views = [z.to(dtype) for z in (z_a, z_a + distance**0.5 * torch.randn(40, 48, generator=generator))]
+    gradients = {}
+    for route, precision in (("strips", dtype), ("fused", dtype), ("streamed", torch.float64)):
+        z = [view.to(precision).requires_grad_() for view in views]
+        loss = flatclr.FlatNCE(0.1, pairing="cross", route=route)(*z)
+        gradients[route] = torch.cat(torch.autograd.grad(loss, z)).double()
+    exact = gradients.pop("streamed")
+    errors = {route: float((g - exact).norm() / exact.norm()) for route, g in gradients.items()}
+    assert errors["strips"] < 1e-2
+    assert errors["strips"] < 1.5 * errors["fused"] + 1e-4
+
+
+def test_the_memory_of_a_strip_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strips, "STRIP_BYTES", 4096)
+    made = strips._strips(rows=1000, columns=64, tile_rows=16, bytes_per_pair=4)
+    assert [made[0].start, made[-1].stop] == [0, 1000]
+    assert all((s.stop - s.start) * 64 * 4 <= 4096 for s in made)
+    one_tile = strips._strips(rows=40, columns=10**9, tile_rows=16, bytes_per_pair=4)
+    assert [s.stop - s.start for s in one_tile] == [16, 16, 8]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "torch"}, "backend must be 'triton' with route='strips'"),
+        ({"false_negative_margin": 0.1}, "must be asked of two views at one temperature without labels"),
+    ],
+)
+def test_what_strips_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        flatclr.InfoNCE(0.1, route="strips", **options)(torch.eye(4), torch.eye(4))
+
+
+def test_tiles_need_not_be_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(strips.SUMS_TILING, 4, replace(SMALL, columns=32))
+    monkeypatch.setitem(strips.WEIGHTS_TILING, 4, replace(SMALL, rows=32))
+    batch = Batch.random(37, 40, pairing="cross")
+    for mine, theirs in zip(
+        outcome(batch, 3.0, torch.float32, route="strips"),
+        outcome(batch, 3.0, torch.float64, route="streamed"),
+        strict=True,
+    ):
+        assert_near(mine, theirs, 2e-5)
