@@ -14,7 +14,17 @@ import flatclr
 from flatclr.contrast.kernels import tiled_torch
 from tests.support import oracles
 from tests.support import relation_oracles as ro
-from tests.support.relation_harness import CASES, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, options_of, problem_of
+from tests.support.relation_harness import (
+    CASES,
+    KINDS,
+    PAIRINGS,
+    RELATIONS,
+    ROUTES,
+    Case,
+    Tensors,
+    options_of,
+    problem_of,
+)
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_route = pytest.mark.parametrize("route", ROUTES)
@@ -38,7 +48,13 @@ PROBLEMS = {
         ("everything", 3, "views"),
     )
 }
-every_problem = pytest.mark.parametrize("of", PROBLEMS.values(), ids=PROBLEMS)
+# one of every kind meets every problem, the others a few
+MEETING = {
+    f"{case.name}-{name}": (case, of)
+    for case in CASES
+    for name, of in PROBLEMS.items()
+    if case in KINDS or name in ("some_labels", "left_out", "everything")
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +81,7 @@ def slope(case: Case, problem: ro.Problem, directions: list[ro.Array], step: flo
     return (moved(step) - moved(-step)) / (2 * step)
 
 
-@every_case
-@every_problem
+@pytest.mark.parametrize(("case", "of"), MEETING.values(), ids=MEETING)
 @every_route
 def test_value_and_slope_equal_the_oracle(case: Case, of: dict[str, Any], route: str) -> None:
     problem = case.asked_of(problem_of(**of))
@@ -96,12 +111,11 @@ def test_value_and_slope_of_drawn_negatives_equal_the_oracle(case: Case, name: s
     assert got == pytest.approx(slope(case, problem, directions), rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "flat_nce", "sup_con_inside", "fmicl_js", "dv"])
-@pytest.mark.parametrize("of", [PROBLEMS[n] for n in ("hard_and_labels", "everything")])
+@pytest.mark.parametrize("name", ["info_nce", "flat_nce", "sup_con_inside", "fmicl_js"])
 @every_route
-def test_each_entry_of_the_gradient_equals_a_finite_difference(name: str, of: dict[str, Any], route: str) -> None:
+def test_each_entry_of_the_gradient_equals_a_finite_difference(name: str, route: str) -> None:
     case = {case.name: case for case in CASES}[name]
-    problem = problem_of(samples=6, d=2, **of)
+    problem = problem_of(samples=6, d=2, **PROBLEMS["everything"])
     _, gradients = loss_and_gradients(case, problem, route=route)
     given = [problem.views, problem.hard, *([] if problem.queue is None else [problem.queue])]
     expected = oracles.finite_difference_gradient(lambda *z: case.potential(problem.moved(*z)), *given)
@@ -225,13 +239,13 @@ def test_temperatures_of_their_own_get_gradients_of_their_own(
         values = weights[0] * ro.per_anchor(anchors, ro.info_nce) + weights[1] * ro.per_anchor(anchors, ro.gap)
         return float(np.nanmean(values))
 
-    (want,) = oracles.finite_difference_gradient(lambda b: of(problem, b), betas)
-    np.testing.assert_allclose(g_beta, want, rtol=1e-6, atol=1e-8)
     rng, step = np.random.default_rng(3), 1e-5
-    along = [rng.normal(size=z.shape) for z in problem.views]
+    along, of_betas = [rng.normal(size=z.shape) for z in problem.views], rng.normal(size=betas.shape)
     got = sum(float((g.numpy() * a).sum()) for g, a in zip(gradients[:views], along, strict=True))
     ends = [of(problem.moved(problem.views + by * np.stack(along)), betas) for by in (step, -step)]
     assert got == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-8)
+    ends = [of(problem, betas + by * of_betas) for by in (step, -step)]
+    assert float(g_beta.numpy() @ of_betas) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-8)
 
 
 @every_route

@@ -13,9 +13,10 @@ from torch import Tensor
 
 import flatclr
 from tests.support import relation_oracles as ro
-from tests.support.relation_harness import CASES, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, problem_of
+from tests.support.relation_harness import CASES, KINDS, PAIRINGS, RELATIONS, ROUTES, Case, Tensors, problem_of
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_kind = pytest.mark.parametrize("case", KINDS, ids=lambda case: case.name)
 every_route = pytest.mark.parametrize("route", ROUTES)
 Z = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
 HARD = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(1))
@@ -74,7 +75,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "three views in the fused kernels": ({"route": "fused"}, "use route='streamed'"),
     "a route that contradicts": (
         {"backend": "triton", "route": "dense"},
-        "route must be 'fused' with backend='triton'",
+        "route must be 'fused' or 'strips' with backend='triton'",
     ),
     "too many to draw": ({"negatives_per_anchor": 10}, "negatives_per_anchor must be"),
     "an unknown pairing": ({"pairing": "all"}, "pairing must be one of"),
@@ -164,7 +165,7 @@ def test_lower_precision_accumulates_in_float32(case: Case, dtype: torch.dtype, 
         assert (got.double() - want).norm() <= tolerance * want.norm()
 
 
-@every_case
+@every_kind
 @every_route
 def test_autocast_does_not_lower_the_precision(case: Case, route: str) -> None:
     problem = everything(case, torch.float32)
@@ -176,7 +177,7 @@ def test_autocast_does_not_lower_the_precision(case: Case, route: str) -> None:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6 * max(1.0, float(want.abs().max())))
 
 
-@every_case
+@every_kind
 @every_route
 def test_strided_views_codes_and_hard_negatives_give_the_same_numbers(case: Case, route: str) -> None:
     problem = everything(case, torch.float64, d=4)
@@ -199,7 +200,7 @@ def test_codes_may_be_whole_numbers_of_any_kind(kind: Any) -> None:
     torch.testing.assert_close(loss, flatclr.SupCon()(*Z, labels=torch.tensor(labels)))
 
 
-@every_case
+@every_kind
 @every_route
 def test_stats_are_detached_and_say_the_same_of_the_batch(case: Case, route: str) -> None:
     problem = everything(case, torch.float64, d=4)

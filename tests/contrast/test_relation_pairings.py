@@ -30,7 +30,6 @@ ADDED: dict[str, Callable[[int], list[tuple[int, list[int], list[int]]]]] = {
     "own_and_next": lambda views: [(v, sorted({v, (v + 1) % views}), [(v + 1) % views]) for v in range(views)],
     "from_the_first_two": lambda views: [(0, [1], [1]), (1, [0], [0])],
 }
-WITHOUT_TILE = ("second_to_first", "last_to_all", "views_backwards")  # of two views; the others are known ones then
 REFUSED: dict[str, Callable[[int], list[tuple[int, list[int], list[int]]]]] = {
     "one_view_twice": lambda views: [(0, [0, 1], [1]), (0, [1], [1])],
     "uneven_candidates": lambda views: [(0, [0, 1], [1]), (1, [0], [0])],
@@ -74,7 +73,7 @@ SAID: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("views", [2, 3])
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 @pytest.mark.parametrize("more", [*({"route": r} for r in ROUTES), {}, {"drawn": True}], ids=[*ROUTES, "auto", "drawn"])
-def test_an_added_pairing_is_computed_as_it_says_or_refused(
+def test_an_added_pairing_is_computed_as_it_says(
     name: str, views: int, said: dict[str, Any], more: dict[str, Any]
 ) -> None:
     problem, tensors, options = tensors_and_options(name, views, **said)
@@ -82,10 +81,6 @@ def test_an_added_pairing_is_computed_as_it_says_or_refused(
     if more.get("drawn"):
         more = {"negatives_per_anchor": len(plan[0][1]) * 5 + (0 if problem.queue is None else 5)}
     options |= {"inverse_temperature": 3.0, **tensors.brought, **more}
-    if more == {"route": "dense"} and views == 2 and not said and name in WITHOUT_TILE:
-        with pytest.raises(ValueError, match="route='dense' must be asked of"):
-            flatclr.contrast_stats(*tensors.views, **options)
-        return
     stats = flatclr.contrast_stats(*tensors.views, **options)
     require_equal(stats, ro.anchors_of(problem, 3.0, plan), chosen=chosen(problem))
 
@@ -130,14 +125,14 @@ def test_an_unknown_pairing_is_refused_by_every_objective() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernels are compiled")
 @pytest.mark.parametrize("name", ADDED)
-@pytest.mark.parametrize("queue", [0, 5])
-def test_the_fused_kernels_compute_an_added_pairing_as_it_says(name: str, queue: int) -> None:
+@pytest.mark.parametrize(("kernels", "queue"), [("fused", 0), ("fused", 5), ("strips", 5)])
+def test_triton_kernels_compute_an_added_pairing_as_it_says(name: str, kernels: str, queue: int) -> None:
     pytest.importorskip("triton")
     problem = problem_of(2, pairing=name, queue=queue)
     tensors = Tensors.of(problem, torch.float32)
     anchors = ro.anchors_of(problem, 3.0, ADDED[name](2))
     gradients = []
-    for route in ("fused", "streamed"):
+    for route in (kernels, "streamed"):
         stats = flatclr.contrast_stats(
             *tensors.views, inverse_temperature=3.0, pairing=name, route=route, **tensors.brought
         )

@@ -15,13 +15,24 @@ from torch import Tensor
 import flatclr
 from flatclr.contrast.kernels import tiled_torch
 from tests.support import relation_oracles as ro
-from tests.support.relation_harness import CASES, PAIRINGS, ROUTES, Case, Tensors, options_of, problem_of, stats_of
+from tests.support.relation_harness import (
+    CASES,
+    KINDS,
+    PAIRINGS,
+    ROUTES,
+    Case,
+    Tensors,
+    options_of,
+    problem_of,
+    stats_of,
+)
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_kind = pytest.mark.parametrize("case", KINDS, ids=lambda case: case.name)
 seeds = st.integers(0, 2**32 - 1)
 pairings = st.sampled_from(PAIRINGS)
 two_to_four, three_or_four = st.integers(2, 4), st.integers(3, 4)
-few = settings(max_examples=8)
+few = settings(max_examples=6)
 
 
 @st.composite
@@ -51,7 +62,7 @@ def permuted(problem: ro.Problem, order: list[int]) -> ro.Problem:
     return replace(problem, views=problem.views[:, order], hard=hard, **codes)
 
 
-@every_case
+@every_kind
 @few
 @given(data=st.data())
 def test_the_order_of_the_samples_does_not_matter(case: Case, data: st.DataObject) -> None:
@@ -63,7 +74,7 @@ def test_the_order_of_the_samples_does_not_matter(case: Case, data: st.DataObjec
     torch.testing.assert_close(permuted_gradient, gradient[:, order], rtol=1e-7, atol=1e-9)
 
 
-@every_case
+@every_kind
 @few
 @given(data=st.data())
 def test_the_order_of_the_views_does_not_matter(case: Case, data: st.DataObject) -> None:
@@ -79,7 +90,7 @@ def test_the_order_of_the_views_does_not_matter(case: Case, data: st.DataObject)
     torch.testing.assert_close(permuted_gradient, gradient[order], rtol=1e-7, atol=1e-9)
 
 
-@every_case
+@every_kind
 @few
 @given(data=st.data())
 def test_dense_streamed_and_all_drawn_are_the_same(case: Case, data: st.DataObject) -> None:
@@ -94,7 +105,7 @@ def test_dense_streamed_and_all_drawn_are_the_same(case: Case, data: st.DataObje
             torch.testing.assert_close(streamed, gradient, rtol=1e-7, atol=1e-9)
 
 
-@every_case
+@every_kind
 @given(seed=seeds, samples=st.integers(2, 9), route=st.sampled_from(ROUTES))
 @few
 def test_two_views_are_two_view_bit_for_bit(case: Case, seed: int, samples: int, route: str) -> None:
@@ -104,7 +115,7 @@ def test_two_views_are_two_view_bit_for_bit(case: Case, seed: int, samples: int,
         torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
-@every_case
+@every_kind
 @given(
     seed=seeds,
     samples=st.integers(2, 6),
@@ -126,7 +137,7 @@ def test_codes_that_are_all_different_say_nothing(
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
-@every_case
+@every_kind
 @given(data=st.data())
 @few
 def test_one_tensor_of_all_views_is_the_views_bit_for_bit(case: Case, data: st.DataObject) -> None:

@@ -115,12 +115,6 @@ def stats_of(problem: Problem, beta: float | Tensor, **more: Any) -> flatclr.Con
     )
 
 
-def is_plain(problem: Problem) -> bool:
-    """Two views on a diagonal, for which routes have their own code."""
-    said = (problem.labels, problem.ids, problem.hard, problem.margin)
-    return len(problem.views) == 2 and all(x is None for x in said)
-
-
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -248,3 +242,12 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
+NAMED = {case.name: case for case in CASES}
+# one of every kind, for claims that do not depend on the formula
+KINDS = [
+    NAMED[name]
+    for name in (
+        *("info_nce", "flat_nce", "sup_con_outside", "sup_con_inside", "dv", "nwj", "flo", "flo_module", "rpc"),
+        *("align_uniform_1.5", "holder_0", "holder_2", "holder_-inf", "fmicl_js", "fmicl_tsallis_cosine"),
+    )
+]

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered in exp2"),  # of pairs that do not count,
     pytest.mark.filterwarnings("ignore:invalid value encountered in multiply"),  # times a weight of 0
 ]
+TILINGS = dict(strips.SUMS_TILING)
 SMALL = strips.Tiling(16, 16, 16, warps=4, stages=2, group=2)
 
 
@@ -118,3 +119,17 @@ def test_tiles_need_not_be_square(monkeypatch: pytest.MonkeyPatch) -> None:
         strict=True,
     ):
         assert_near(mine, theirs, 2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("d", [3, 16, 31])
+def test_embeddings_narrower_than_a_tile_are_not_read_beyond_their_rows(
+    dtype: torch.dtype, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for table in (strips.SUMS_TILING, strips.WEIGHTS_TILING):
+        for itemsize, tiling in TILINGS.items():
+            monkeypatch.setitem(table, itemsize, tiling)
+    batch = Batch.random(5, d)
+    got, want = (outcome(batch, 3.0, dtype, route=route) for route in ("strips", "streamed"))
+    for mine, theirs in zip(got, want, strict=True):
+        assert_near(mine, theirs, 1e-4 if dtype == torch.float32 else 1e-2)

@@ -48,11 +48,12 @@ class Tiling:
     stages: int
     group: int = 8
 
-    def constants(self) -> dict[str, int]:
+    def constants(self, features: int) -> dict[str, int]:
+        """For rows padded to so many features, of which a step must not read more."""
         return {
             "BLOCK_M": self.rows,
             "BLOCK_N": self.columns,
-            "BLOCK_K": self.features,
+            "BLOCK_K": min(self.features, features),
             "GROUP": self.group,
             "num_warps": self.warps,
             "num_stages": self.stages,
@@ -137,7 +138,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 WITH_MOMENT=rows.moment is not None,
                 WITH_COLUMNS=both,
                 **_constants(block, rows),
-                **tiling.constants(),
+                **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
             )
             fused_triton.merge(rows.part(strip), row_partial, column_tiles, block.scale, way, choose)
             if both:
@@ -196,7 +197,7 @@ def block_gradients(
                 ROW_ANCHORS=rows is not None,
                 COLUMN_ANCHORS=columns is not None,
                 **_constants(block, reduction),
-                **tiling.constants(),
+                **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
             )
         weights = weights_RC[:height, :column_count]
         if d_rows is not None:
