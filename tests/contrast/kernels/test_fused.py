@@ -18,7 +18,7 @@ from flatclr.contrast.relation import same_sample_pairs
 from flatclr.distributed import Ranks
 from tests.support import oracles
 from tests.support.harness import CASES, PAIRINGS, Batch, Case, every_pairing
-from tests.support.memory import LargestTensor
+from tests.support.interpreter import assert_near, interpreted, use_tiles, weighted_stats
 
 pytest.importorskip("triton")
 
@@ -28,22 +28,13 @@ import triton.language as tl  # noqa: F401  its interpreter looks for it in the 
 from flatclr.contrast.kernels import fused_triton
 from flatclr.contrast.kernels.fused_triton import Tiling
 
-pytestmark = [
-    pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernels are compiled: see test_gpu"),
-    pytest.mark.filterwarnings("ignore:overflow encountered in exp2"),  # of pairs that do not count,
-    pytest.mark.filterwarnings("ignore:invalid value encountered in multiply"),  # times a weight of 0
-]
+pytestmark = interpreted
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that a batch of a few has several, of every kind."""
     use_tiles(monkeypatch, Tiling(32, 16, 4, 2))
-
-
-def use_tiles(monkeypatch: pytest.MonkeyPatch, tiling: Tiling) -> None:
-    for name in ("sums_tiling", "mirrored_tiling", "gradients_tiling"):
-        monkeypatch.setattr(fused_triton, name, lambda features, itemsize: tiling)
 
 
 def loss_and_gradients(
@@ -58,16 +49,13 @@ def loss_and_gradients(
     return loss.detach(), *torch.autograd.grad(loss, inputs)  # type: ignore[return-value]
 
 
-def assert_near(got: Tensor, want: Tensor, relative: float) -> None:
-    """Near in relation to its norm, or to 10 where it is 0 (nothing moves on the sphere of one dimension)."""
-    norm = want.double().norm()
-    assert got.isfinite().all()
-    assert (got.double() - want.double()).norm() <= relative * torch.where(norm > 1e-9, norm, 10)
-
-
 # one case of each way through the kernels visits every pairing, the others their own
 REPRESENTATIVE = ("info_nce", "flat_nce", "dv", "holder_2", "holder_-1", "rpc", "fmicl_js", "fmicl_tsallis_cosine")
+
+
 LADDER = [(case, case.pairing, queue) for case in CASES for queue in (0, 5)]
+
+
 LADDER += [(c, pairing, 0) for c in CASES if c.name in REPRESENTATIVE for pairing in PAIRINGS if pairing != c.pairing]
 
 
@@ -81,22 +69,6 @@ def test_fused_loss_and_gradients_are_those_of_the_torch_backend(case: Case, pai
         assert mine is not None
         assert theirs is not None
         assert_near(mine, theirs, 2e-5)
-
-
-def weighted_stats(
-    batch: Batch, beta: float | Tensor, backend: str, dtype: torch.dtype, **options: Any
-) -> tuple[Tensor, ...]:
-    """Every field of the stats, and gradients of a sum with a different weight on every output of every anchor."""
-    z_a, z_b, queue = batch.tensors(dtype)
-    scale = beta.detach().clone().to(dtype).requires_grad_() if isinstance(beta, Tensor) else beta
-    stats = flatclr.contrast_stats(
-        z_a, z_b, inverse_temperature=scale, negatives=queue, backend=backend, **batch.options(), **options
-    )
-    weights = torch.randn(2, len(stats.positive), generator=torch.Generator().manual_seed(7)).double()
-    total = (weights[0] * stats.positive + weights[1] * stats.negative_logsumexp).sum()
-    inputs = [z_a, z_b, *([scale] if isinstance(scale, Tensor) else [])]
-    gradients = torch.autograd.grad(total, inputs)
-    return stats.positive.detach(), stats.negative_logsumexp.detach(), stats.ess, *gradients
 
 
 @every_pairing
@@ -135,69 +107,6 @@ def test_scores_without_bound_keep_a_running_maximum(pairing: str) -> None:
         assert_near(mine, theirs, 1e-4)
 
 
-SHIPPED = {name: getattr(fused_triton, name) for name in ("sums_tiling", "mirrored_tiling", "gradients_tiling")}
-
-
-@every_pairing
-@pytest.mark.parametrize("learned", [True, False], ids=["learned", "fixed"])
-@pytest.mark.parametrize(("dtype", "d"), [(torch.float32, 128), *((torch.float16, d) for d in (64, 128, 256))], ids=str)
-def test_the_tiles_that_ship_give_the_numbers_of_the_torch_backend(
-    pairing: str, learned: bool, dtype: torch.dtype, d: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, choose in SHIPPED.items():
-        monkeypatch.setattr(fused_triton, name, choose)
-    exact = Batch.random(90, d, pairing=pairing)
-    z_a, z_b = (torch.tensor(z / 4).to(dtype).double().numpy() for z in (exact.z_a, exact.z_b))
-    batch, beta = Batch(z_a, z_b, None, pairing), torch.tensor(5.0) if learned else 5.0
-    want = weighted_stats(batch, beta, "torch", torch.float64)
-    for mine, theirs in zip(weighted_stats(batch, beta, "triton", dtype), want, strict=True):
-        assert_near(mine, theirs, 2e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("pairing", ["two_view", "cross"])
-@pytest.mark.parametrize("tiling", [Tiling(16, 16, 4, 1), Tiling(64, 16, 4, 1), Tiling(64, 64, 4, 1)], ids=str)
-def test_the_size_of_a_fused_tile_changes_nothing(
-    pairing: str, tiling: Tiling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = Batch.random(19, 4, pairing=pairing, queue=5)
-    want = weighted_stats(batch, 4.0, "triton", torch.float32)
-    use_tiles(monkeypatch, tiling)
-    for mine, theirs in zip(weighted_stats(batch, 4.0, "triton", torch.float32), want, strict=True):
-        assert_near(mine, theirs, 5e-6)
-
-
-@every_pairing
-def test_visiting_both_sides_at_once_or_in_turn_gives_the_same(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = Batch.random(19, 4, pairing=pairing)
-    mirrored = weighted_stats(batch, torch.tensor(4.0), "triton", torch.float32)
-    monkeypatch.setattr(fused_triton, "MIRRORED_BYTES", 0)
-    for mine, theirs in zip(weighted_stats(batch, torch.tensor(4.0), "triton", torch.float32), mirrored, strict=True):
-        assert_near(mine, theirs, 5e-6)
-
-
-@every_pairing
-@pytest.mark.parametrize("source", [{}, {"queue": 21}], ids=["batch", "both"])
-@pytest.mark.parametrize("beta", [3.0, torch.tensor(50.0)], ids=str)
-def test_features_are_multiplied_chunk_by_chunk_where_they_do_not_fit(
-    pairing: str, source: dict[str, Any], beta: float | Tensor
-) -> None:
-    batch = Batch.random(11, 320, pairing=pairing, **source)
-    *got, last = weighted_stats(batch, beta, "triton", torch.float32)
-    *wanted, wanted_last = weighted_stats(batch, beta, "torch", torch.float64)
-    for mine, theirs in zip(got, wanted, strict=True):
-        assert_near(mine, theirs, 2e-6)
-    assert_near(last, wanted_last, 2e-4)  # of the scale, where terms cancel
-
-
-@pytest.mark.parametrize("d", [320, 520])
-def test_functions_of_pairs_are_summed_over_features_chunk_by_chunk(d: int) -> None:
-    z_a, z_b = (torch.randn(11, d, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(2))
-    losses = [flatclr.FMICL("js", backend=backend)(z_a, z_b) for backend in ("triton", "torch")]
-    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)
-    for mine, theirs in zip(*(torch.autograd.grad(loss, (z_a, z_b)) for loss in losses), strict=True):
-        assert_near(mine, theirs, 1e-5)
-
-
 @pytest.mark.parametrize(
     ("pairs", "queue", "d", "expected"),
     [(512, 0, 4, "dense"), (16, 0, 4, "dense"), (16, 1, 4, "fused"), (513, 0, 256, "fused"), (513, 0, 257, "strips")],
@@ -209,15 +118,6 @@ def test_auto_takes_triton_for_large_batches_and_queues_and_strips_for_wide_embe
     z = torch.randn(pairs, d, dtype=torch.bfloat16)
     negatives = torch.randn(queue, d, dtype=torch.bfloat16) if queue else None
     assert route.route_of(flatclr.PairSet.of(z, z, negatives=negatives), plain=True) == expected
-
-
-@pytest.mark.parametrize("d", [1, 3, 64, 128, 256, 320, 512])
-@pytest.mark.parametrize("pairs", [2, 17])
-def test_any_number_of_pairs_and_features_is_fused(pairs: int, d: int) -> None:
-    batch = Batch.random(pairs, d)
-    got = weighted_stats(batch, 3.0, "triton", torch.float32)
-    for mine, theirs in zip(got, weighted_stats(batch, 3.0, "torch", torch.float64), strict=True):
-        assert_near(mine, theirs, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -316,17 +216,6 @@ def test_two_runs_agree_bit_by_bit() -> None:
     assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
 
 
-@every_pairing
-def test_no_fused_operation_makes_a_score_matrix(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_tiles(monkeypatch, Tiling(128, 128, 4, 2))
-    n, d = 512, 8
-    z_a, z_b = (torch.randn(n, d, requires_grad=True) for _ in range(2))
-    with LargestTensor() as largest:
-        stats = flatclr.contrast_stats(z_a, z_b, inverse_temperature=5.0, pairing=pairing, backend="triton")
-        stats.info_nce.mean().backward()
-    assert largest.elements < n * n // 2  # the interpreter's copies count bytes
-
-
 def test_a_detached_view_leaves_the_other_views_gradient_as_it_is() -> None:
     z_a, z_b, _ = Batch.random(9, 4, pairing="cross").tensors(torch.float32)
     objective = flatclr.InfoNCE(pairing="cross", backend="triton")
@@ -377,6 +266,8 @@ def test_whole_numbers_are_numbers() -> None:
 
 
 CUBE = Phi("cube", value=lambda s: s**3, derivative=lambda s: 3 * s**2)
+
+
 IMPOSTOR = Phi("rpc", value=lambda s: s**3, derivative=lambda s: 3 * s**2)
 
 

@@ -8,18 +8,14 @@ import torch
 from torch import Tensor
 
 import flatclr
-from tests.contrast.kernels.test_fused import assert_near
 from tests.support.harness import CASES, PAIRINGS, Batch, Case
+from tests.support.interpreter import assert_near, interpreted
 
 pytest.importorskip("triton")
 
 from flatclr.contrast.kernels import strips
 
-pytestmark = [
-    pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernels are compiled: see test_gpu"),
-    pytest.mark.filterwarnings("ignore:overflow encountered in exp2"),  # of pairs that do not count,
-    pytest.mark.filterwarnings("ignore:invalid value encountered in multiply"),  # times a weight of 0
-]
+pytestmark = interpreted
 TILINGS = dict(strips.SUMS_TILING)
 SMALL = strips.Tiling(16, 16, 16, warps=4, stages=2, group=2)
 
@@ -59,7 +55,10 @@ def test_strips_give_the_numbers_of_the_streamed_route(
         assert_near(mine, theirs, 2e-5)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "fmicl" in case.name or case.name == "rpc"], ids=str)
+OF_PAIRS = [case for case in CASES if "fmicl" in case.name or case.name == "rpc"]
+
+
+@pytest.mark.parametrize("case", OF_PAIRS, ids=lambda case: case.name)
 def test_strips_take_every_function_of_the_pairs(case: Case) -> None:
     batch = Batch.random(17, 16, pairing=case.pairing)
     found = []
