@@ -22,8 +22,8 @@ import flatclr
 from benchmarks import record
 from flatclr.data import Dataset, ResidentImages
 from flatclr.training.build import build
-from flatclr.training.pace import Pace
 from flatclr.training.stepping import batches_from, choose_step
+from flatclr.training.throughput import Throughput
 
 WAYS: dict[str, dict[str, Any]] = {
     "graph": {"graph": True},
@@ -41,7 +41,7 @@ def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
     torch.compiler.reset()  # or a second size would be compiled for any size
     begun = time.perf_counter()
     parts = build(config, data=Dataset("random", ResidentImages(images), None))
-    take_step = choose_step(parts, batches_from(parts, 0, Pace(batch, parts.device)), 0).take
+    take_step = choose_step(parts, batches_from(parts, 0, Throughput(batch, parts.device)), 0).take
     take_step(0)
     torch.cuda.synchronize()
     ready_s = time.perf_counter() - begun

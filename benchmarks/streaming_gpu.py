@@ -30,8 +30,8 @@ from benchmarks import record
 from flatclr.data import BatchPlan, Dataset, FileImages, Loader, open_dataset
 from flatclr.training.build import build
 from flatclr.training.graph import GraphedStep
-from flatclr.training.pace import Pace
 from flatclr.training.stepping import batches_from, choose_step
+from flatclr.training.throughput import Throughput
 
 BLOCKS = 5
 FED = 0.05  # waiting less than this, a run is not bound by its data
@@ -106,29 +106,29 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
         device=settings.device,
     )
     parts = build(config, data=Dataset("folder", image_files(settings), None))
-    pace, finished = Pace(batch, parts.device), _synchronizer(parts.device)
-    take_step = choose_step(parts, batches_from(parts, 0, pace), 0).take
+    throughput, finished = Throughput(batch, parts.device), _synchronizer(parts.device)
+    take_step = choose_step(parts, batches_from(parts, 0, throughput), 0).take
     for step in range(settings.warmup):
         take_step(step)
     replays = None
     if isinstance(take_step, GraphedStep):
         take_step.graph = replays = TimedReplays(take_step.graph)  # type: ignore[assignment]
-    paces = []
+    measured = []
     for block in range(BLOCKS):
         finished()
         first = settings.warmup + block * settings.steps
-        pace.restart(first)
+        throughput.restart(first)
         for step in range(first, first + settings.steps):
             parts.schedule.apply(parts.train_step, step)
             take_step(step)
         finished()
-        paces.append(pace.row(first + settings.steps))
-    waits = [row.get("data_wait_share", 0.0) for row in paces]
+        measured.append(throughput.row(first + settings.steps))
+    waits = [row.get("data_wait_share", 0.0) for row in measured]
     return {
         "batch": batch,
         "images": "streamed" if streamed else "resident",
         "step": "graph" if graph else "eager",
-        **_rate([row["images_per_second"] for row in paces]),
+        **_rate([row["images_per_second"] for row in measured]),
         "waiting for data %": round(100 * statistics.median(waits), 1),
         "ms of a replay": "" if replays is None else round(replays.median_ms(), 2),
     }

@@ -68,10 +68,10 @@ class RunDirectory:
         return self.path / CHECKPOINTS
 
     @contextmanager
-    def kept_to_oneself(self) -> Iterator[None]:
-        """One process at a time writes here; the system lets go of a killed one's hold."""
+    def locked(self) -> Iterator[None]:
+        """One process at a time writes here; the system releases the lock of a killed one."""
         with (self.path / LOCK).open("a") as file:
-            if not _hold(file):
+            if not _lock(file):
                 raise ValueError(
                     f"a run must be written by one process at a time, got {self.path}, where one is at work; wait for "
                     "it, or stop it."
@@ -115,17 +115,17 @@ class RunDirectory:
         replace_files({self.path / METRICS: "".join(kept).encode()})
 
 
-def _hold(file: IO[str]) -> bool:
-    """Whether no other process holds it; this one does then, until it closes it."""
+def _lock(file: IO[str]) -> bool:
+    """Whether no other process has it locked; this one has then, until it closes it."""
     try:
         import fcntl
-    except ImportError:  # Windows has no such hold
+    except ImportError:  # Windows has no such lock
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # some network file systems know no holds
+    except OSError:  # some network file systems know no locks
         return True
     return True
 

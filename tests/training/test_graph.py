@@ -22,10 +22,10 @@ from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.inputs import ImageViews
-from flatclr.training.pace import Pace
 from flatclr.training.recorder import Recorder
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import Stepper, batches_from, captured, choose_step
+from flatclr.training.throughput import Throughput
 from flatclr.training.trainer import Own, fit, train, train_with
 from tests.support.images import write_pngs
 from tests.support.training_worker import config, network_of
@@ -148,7 +148,7 @@ def on_a_gpu(parts: Parts) -> Parts:
 
 def stepper_of(parts: Parts, **given: Any) -> Stepper:
     """From the first step."""
-    return choose_step(parts, batches_from(parts, 0, Pace(8, torch.device("cpu"))), 0, **given)
+    return choose_step(parts, batches_from(parts, 0, Throughput(8, torch.device("cpu"))), 0, **given)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     run = RunDirectory(train(config(tmp_path / "run", 6)).path)
     (run.path / "checkpoint" / "step-000000006.pt").unlink()
     before = run.metrics()
-    with run.kept_to_oneself(), pytest.raises(ValueError, match=r"by one process at a time, got .*run, where one is"):
+    with run.locked(), pytest.raises(ValueError, match=r"by one process at a time, got .*run, where one is"):
         train(TrainConfig(), resume=run.path)
     assert run.metrics() == before
-    with run.kept_to_oneself():
+    with run.locked():
         pass  # the one that was refused holds nothing
 
 

@@ -21,10 +21,10 @@ from flatclr.training.config import TrainConfig
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.networks import mixes_samples
 from flatclr.training.parts import build_network, build_objective, build_views, find_device, trainable
-from flatclr.training.quality import ImageQuality, PairQuality, Quality
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
+from flatclr.training.validation import ImageValidation, PairValidation, Validation
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Parts:
         device: where the steps are taken.
         data, loader: the samples, and this process's part of every batch.
         train_step: network, objective and optimizer, and how one step changes them.
-        quality: what an evaluation measures.
+        validation: what an evaluation measures.
         schedule: the length of the run and its learning rates.
     """
 
@@ -71,7 +71,7 @@ class Parts:
     data: TrainingData
     loader: Loader
     train_step: TrainStep
-    quality: Quality
+    validation: Validation
     schedule: Schedule
 
     @property
@@ -103,13 +103,13 @@ def build(
     opened = _open_data(config, data)
     loader = _build_loader(config, opened.source, ranks, device)
     inputs = _build_inputs(config, opened.source, ranks, own_encoder=encoder is not None)
-    quality = _build_quality(config, opened.dataset, inputs, device)
+    validation = _build_validation(config, opened.dataset, inputs, device)
     schedule = Schedule.of(config, loader.plan.steps_per_epoch)
     torch.manual_seed(config.seed)
     network, keys = _build_networks(config, opened.source, encoder, ranks, device)
     own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
     train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
-    parts = Parts(config, ranks, device, opened, loader, train_step, quality, schedule)
+    parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
     _require_reachable_targets(parts)
     return parts
 
@@ -146,13 +146,13 @@ def _build_inputs(
     return ImageViews(build_views(config, source), size, config.batch_size, config.seed, ranks, dtype)
 
 
-def _build_quality(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Quality:
+def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Validation:
     common = (config.batch_size, config.eval_samples, config.seed, device)
     if isinstance(dataset.train, PairedArrays):
         held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
-        return PairQuality(held_out, *common)
+        return PairValidation(held_out, *common)
     assert isinstance(inputs, ImageViews)
-    return ImageQuality(dataset, dataset.train, inputs.views, inputs.view_size, *common)
+    return ImageValidation(dataset, dataset.train, inputs.views, inputs.view_size, *common)
 
 
 def _build_networks(

@@ -38,9 +38,9 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
 
 
 def evaluation_metrics(parts: Parts, step: int) -> dict[str, Any]:
-    """What `flatclr.training.quality` measures of the encoder, and the gradient's signal-to-noise ratio."""
+    """What `flatclr.training.validation` measures of the encoder, and the gradient's signal-to-noise ratio."""
     beta = float(parts.train_step.objective.inverse_temperature)
-    measured = parts.quality.measure(parts.train_step.bare_network, beta)
+    measured = parts.validation.measure(parts.train_step.bare_network, beta)
     gradients = probed_gradients(parts.train_step, parts.loader, step)
     return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 

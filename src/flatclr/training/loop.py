@@ -11,9 +11,9 @@ from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Logged, Warned
 from flatclr.training.instruments import evaluation_metrics, step_metrics
-from flatclr.training.pace import Pace
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import MakeStep, TakeStep, batches_from, choose_step
+from flatclr.training.throughput import Throughput
 
 
 class Record(Protocol):
@@ -38,7 +38,7 @@ class Loop:
 
     def __init__(self, parts: Parts, record: Record, *, step: int = 0, make_step: MakeStep = choose_step) -> None:
         self.parts, self.record, self.step, self.make_step = parts, record, step, make_step
-        self.pace = Pace(parts.config.batch_size, parts.device)
+        self.throughput = Throughput(parts.config.batch_size, parts.device)
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
         self.saved_at = time.monotonic()
@@ -51,11 +51,11 @@ class Loop:
         """
         if self.step == 0 and self.parts.config.eval_start:
             self._evaluate()
-        stepper = self.make_step(self.parts, batches_from(self.parts, self.step, self.pace), self.step)
+        stepper = self.make_step(self.parts, batches_from(self.parts, self.step, self.throughput), self.step)
         if stepper.warning is not None:
             self.record.tell(Warned(self.step, stepper.warning))
         self.saved_at = time.monotonic()
-        self.pace.restart(self.step)
+        self.throughput.restart(self.step)
         while self.step < self.parts.schedule.total_steps:
             self._advance(stepper.take)
         return self.last_evaluation or evaluation_metrics(self.parts, self.step)
@@ -72,7 +72,7 @@ class Loop:
             self._log(result, learning_rate)
         if self._is_due(config.eval_every):
             self._evaluate()
-            self.pace.restart(self.step)
+            self.throughput.restart(self.step)
         self._save_if_due()
 
     def _is_due(self, every: int) -> bool:
@@ -82,12 +82,12 @@ class Loop:
         train_step = self.parts.train_step
         metrics = step_metrics(result, train_step.objective.inverse_temperature, self.parts.ranks) | {
             "learning_rate": learning_rate,
-            **self.pace.row(self.step),
+            **self.throughput.row(self.step),
             "bad_steps": int(train_step.bad_steps),
             **self._alarms(),
         }
         self.record.tell(Logged(self.step, self._epoch, metrics))
-        self.pace.restart(self.step)
+        self.throughput.restart(self.step)
 
     def _evaluate(self) -> None:
         self.last_evaluation = evaluation_metrics(self.parts, self.step)

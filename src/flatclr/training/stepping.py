@@ -12,8 +12,8 @@ from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
 from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
-from flatclr.training.pace import Pace
 from flatclr.training.step import StepResult, TrainStep
+from flatclr.training.throughput import Throughput
 
 TakeStep = Callable[[int], StepResult]
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Stepper:
 MakeStep = Callable[[Parts, Iterator[Batch], int], Stepper]
 
 
-def batches_from(parts: Parts, first: int, pace: Pace) -> Iterator[Batch]:
+def batches_from(parts: Parts, first: int, throughput: Throughput) -> Iterator[Batch]:
     """This process's batches from step `first` to the last; the wait for those that are streamed is timed."""
     batches = (batch for _, batch in parts.loader.steps(first, parts.schedule.total_steps))
-    return batches if parts.loader.resident is not None else pace.timed(batches)
+    return batches if parts.loader.resident is not None else throughput.timed(batches)
 
 
 def why_not_captured(parts: Parts) -> str | None:

@@ -146,7 +146,7 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
     parts, directory = own.build(config), None
     if parts.ranks.rank == 0:
         directory = RunDirectory.create(output_path(config, parts.data.dataset), config.to_dict())
-        held.enter_context(directory.kept_to_oneself())
+        held.enter_context(directory.locked())
     return Recorder(parts, directory, own.listeners), 0
 
 
@@ -154,7 +154,7 @@ def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a run where its last checkpoint left it, and its step; the directory is held by this process."""
     directory = RunDirectory.open(path)
     if ranks_sharing_a_batch(gather=True).rank == 0:
-        held.enter_context(directory.kept_to_oneself())
+        held.enter_context(directory.locked())
     config = TrainConfig.from_dict(directory.config())
     for name in ("encoder", "objective"):
         if getattr(own, name) is not None and getattr(config, name) != OWN:

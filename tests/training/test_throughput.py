@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flatclr.training import pace
-from flatclr.training.pace import Pace
+from flatclr.training import throughput
+from flatclr.training.throughput import Throughput
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=made, perf_counter=made))
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(monotonic=made, perf_counter=made))
     return made
 
 
@@ -36,7 +36,7 @@ def batches_every(seconds: float, clock: Clock) -> Iterator[tuple[Tensor, ...]]:
 
 
 def test_the_share_of_time_without_data_is_that_of_the_clock(clock: Clock) -> None:
-    measured = Pace(batch_size=10, device=CPU)
+    measured = Throughput(batch_size=10, device=CPU)
     for _ in measured.timed(batches_every(1.0, clock)):
         clock.now += 3.0  # the step
     assert measured.row(4) == {"images_per_second": 40 / 16, "data_wait_share": 0.25}
@@ -53,7 +53,7 @@ def test_waiting_while_the_device_has_earlier_steps_to_do_does_not_count(clock: 
         def synchronize(self) -> None:
             clock.now += 0.5  # the device catches up
 
-    class OnDevice(Pace):
+    class OnDevice(Throughput):
         def _mark(self) -> Any:
             return Event()
 

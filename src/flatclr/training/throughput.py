@@ -26,7 +26,7 @@ class _Wait(NamedTuple):
         return min(self.host_s, 1e-3 * gap_ms)
 
 
-class Pace:
+class Throughput:
     """Images per second since the last restart and, where batches were timed, the share of the time without one."""
 
     def __init__(self, batch_size: int, device: torch.device) -> None:
@@ -43,8 +43,8 @@ class Pace:
         """At a moment when the device is done with the step."""
         elapsed_s = time.monotonic() - self.since
         self._settle(leave=0)
-        pace = {"images_per_second": (step - self.step) * self.batch_size / elapsed_s}
-        return pace | ({"data_wait_share": min(1.0, self.idle_s / elapsed_s)} if self.is_timing else {})
+        rate = {"images_per_second": (step - self.step) * self.batch_size / elapsed_s}
+        return rate | ({"data_wait_share": min(1.0, self.idle_s / elapsed_s)} if self.is_timing else {})
 
     def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches; the host gets no more than a step ahead of a GPU, so that they do not pile up."""

@@ -23,13 +23,13 @@ from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.models.network import Network, TwoTowers
 
 
-class Quality(Protocol):
+class Validation(Protocol):
     def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
         """The network is left as it is."""
 
 
 @dataclass(frozen=True)
-class ImageQuality:
+class ImageValidation:
     """Nearest-neighbour accuracy and collision rate where labels exist, effective rank, MI against a large pool."""
 
     data: Dataset
@@ -75,7 +75,7 @@ class ImageQuality:
 
 
 @dataclass(frozen=True)
-class PairQuality:
+class PairValidation:
     """How often the other side is found, effective ranks, MI against a large pool: on pairs held out from training."""
 
     held_out: PairedArrays

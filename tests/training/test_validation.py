@@ -14,7 +14,7 @@ from torch import Tensor
 from flatclr.diagnostics import gradient_snr
 from flatclr.training.build import build
 from flatclr.training.instruments import SNR_BATCHES, probed_gradients
-from flatclr.training.quality import ImageQuality
+from flatclr.training.validation import ImageValidation
 from tests.support.training_worker import config
 
 
@@ -28,13 +28,13 @@ def test_evaluation_draws_from_all_classes_of_sorted_data(tmp_path: Path) -> Non
         labels=labels,
     )
     parts = build(config(tmp_path / "run", 1, data=str(tmp_path / "sorted.npz"), eval_samples=40))
-    assert isinstance(parts.quality, ImageQuality)
+    assert isinstance(parts.validation, ImageValidation)
     encoder = parts.train_step.network.encoder
-    _, chosen = parts.quality.features(encoder, parts.quality.source)
+    _, chosen = parts.validation.features(encoder, parts.validation.source)
     assert chosen is not None
     assert len(chosen) == 40
     assert set(chosen.tolist()) == {0, 1, 2, 3}
-    again = parts.quality.features(encoder, parts.quality.source)[1]
+    again = parts.validation.features(encoder, parts.validation.source)[1]
     assert torch.equal(chosen, again)
 
 
