@@ -79,7 +79,7 @@ def fail_together(problem: str | None, device: torch.device, ranks: Ranks) -> No
     if any(failed):
         where = [rank for rank, bad in enumerate(failed) if bad]
         raise ValueError(
-            problem or f"embeddings must be usable on every rank, got bad rows on ranks {where}; see the error there."
+            problem or f"input must be usable on every rank, got a problem on ranks {where}; see the error there."
         )
 
 

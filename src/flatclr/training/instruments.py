@@ -22,13 +22,14 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
     """The gauges of one step's global batch as numbers; reading them waits for the device."""
     stats = result.stats
     z_a, z_b = distributed.gather_views(torch.stack(result.embeddings), ranks)
-    quantiles = torch.quantile(stats.ess.float(), torch.tensor([0.1, 0.5, 0.9], device=stats.ess.device)).tolist()
+    # a margin may leave an anchor without negatives, and so without an ESS
+    quantiles = torch.nanquantile(stats.ess.float(), torch.tensor([0.1, 0.5, 0.9], device=stats.ess.device)).tolist()
     return {
         "loss": result.loss.item(),
         "mi_nats": stats.mi_nats.item(),
-        "ceiling_nats": stats.ceiling_nats,
+        "ceiling_nats": float(stats.ceiling_nats),
         "saturation": diagnostics.saturation(stats).item(),
-        "ess": stats.ess.mean().item(),
+        "ess": stats.mean(stats.ess).item(),
         "ess_quantiles": quantiles,
         "beta": float(inverse_temperature),
         "alignment": diagnostics.alignment(z_a, z_b).item(),
