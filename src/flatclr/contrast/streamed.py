@@ -18,7 +18,7 @@ from torch import Tensor
 from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
-from flatclr.contrast.kernels import TRITON_MODULES, Kernels, fused_module, kernels_of, tiled_torch
+from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch
 from flatclr.contrast.kernels.reductions import Hardest, LogSumExp, MeanPhi, Side
 from flatclr.contrast.numerics import keep_scale, kept_scale, no_autocast
 from flatclr.contrast.parts import Operands, gradients_of_parts, parts_of
@@ -48,13 +48,7 @@ def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | 
     work = _Pass(layout, route, phi, options.normalize, options.shared_loss, z.dtype)
     # torch.compile wants a fixed number of arguments
     first, second = batch.views if layout.views == 2 else (torch.cat(batch.views), None)
-    arguments = (first, second, batch.queue, scale, work)
-    outputs: tuple[Tensor, ...]
-    if route in TRITON_MODULES:
-        outputs = fused_module().untraced_on_device(_Streamed.apply, z, *arguments)
-    else:
-        outputs = _Streamed.apply(*arguments)
-    return outputs
+    return work.kernels.run(_Streamed.apply, z, first, second, batch.queue, scale, work)
 
 
 @torch.no_grad()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,12 @@ class Kernels(Protocol):
     @property
     def WHOLE_STACKS(self) -> bool:
         """Whether a block may hold the rows of more than two views."""
+
+    def try_launch(self, device: torch.device) -> None:
+        """Raises whatever keeps it from running there."""
+
+    def run(self, function: Callable[..., tuple[Tensor, ...]], z: Tensor, *arguments: object) -> tuple[Tensor, ...]:
+        """function(*arguments), which launches on the device of z."""
 
     def require_usable(self, embeddings: Tensor) -> None:
         """Refuse what it cannot run on."""
@@ -88,11 +95,6 @@ def kernels_of(route: str) -> Kernels:
     return kernels
 
 
-def fused_module() -> Any:
-    """The kernels that need Triton, which is optional: loaded when they are first asked for."""
-    return with_triton("flatclr.contrast.kernels.fused_triton")
-
-
 def fused_kernels_run(device: torch.device) -> bool:
     """Whether the fused kernels can be compiled and launched on a device."""
-    return has_triton() and triton_runs(device, fused_module().try_launch)
+    return has_triton() and triton_runs(device, kernels_of("fused").try_launch)

@@ -116,7 +116,7 @@ def padded_features(d: int) -> int:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # its graphs cannot hold launches of these kernels
-def untraced_on_device(function: Callable[..., Any], z: Tensor, *arguments: Any) -> Any:
+def run(function: Callable[..., tuple[Tensor, ...]], z: Tensor, *arguments: object) -> tuple[Tensor, ...]:
     """function(*arguments), launching on the device of z; a backward pass runs on that of its tensors anyway."""
     with torch.cuda.device_of(z):
         return function(*arguments)

@@ -26,12 +26,14 @@ from flatclr.contrast.kernels.fused_triton import (
     operand,
     require_known,
     require_usable,
+    run,
+    try_launch,
 )
 from flatclr.contrast.kernels.reductions import AnySums, Block, LogSumExp, MeanPhi, PhiSums, Ready, Side
 from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weights_kernel
 from flatclr.contrast.phi import Phi
 
-__all__ = ["finish", "knows", "operand", "require_known", "require_usable"]
+__all__ = ["finish", "knows", "operand", "require_known", "require_usable", "run", "try_launch"]
 
 WHOLE_STACKS = False
 STRIP_BYTES = 2**29  # of pair weights at once

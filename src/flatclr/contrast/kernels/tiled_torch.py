@@ -5,7 +5,7 @@ Shape suffixes: R rows, C columns, d features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -30,6 +30,15 @@ WHOLE_STACKS = True
 def tile_edge(device: torch.device) -> int:
     # 512 x 512 floats stay in a CPU core's cache; a GPU wants fewer, larger launches
     return 512 if device.type == "cpu" else 4096
+
+
+def try_launch(device: torch.device) -> None:
+    """Runs everywhere."""
+
+
+def run(function: Callable[..., tuple[Tensor, ...]], z: Tensor, *arguments: object) -> tuple[Tensor, ...]:
+    """function(*arguments): PyTorch finds the device."""
+    return function(*arguments)
 
 
 def require_usable(embeddings: Tensor) -> None:
