@@ -28,6 +28,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "labels of every row": ({"labels": torch.arange(12)}, "labels must be 4 whole numbers"),
     "labels one-hot": ({"labels": torch.eye(4).long()}, "labels must be 4 whole numbers"),
     "labels of floats": ({"labels": LABELS.float()}, "got torch.float32 of shape [4]; number them with integers"),
+    "labels of words": (
+        {"labels": ["cat", "dog", "cat", "cow"]},
+        "labels must be 4 whole numbers, one per sample, got",
+    ),
     "ids of floats": ({"ids": LABELS.double()}, "ids must be 4 whole numbers"),
     "labels without the queue's": (
         {"labels": LABELS, "negatives": QUEUE},

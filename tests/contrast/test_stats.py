@@ -278,3 +278,24 @@ def test_bare_exponentials_keep_their_precision_up_to_their_limit(beta: float, o
     expected = math.log(2) + (-beta if opposed else beta)
     torch.testing.assert_close(stats.negative_logsumexp, torch.full((4,), expected), rtol=1e-6, atol=0)
     torch.testing.assert_close(stats.ess, torch.ones(4), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("options", [{"route": "dense"}, {"route": "streamed"}, {"negatives_per_anchor": 3}], ids=str)
+def test_a_phi_has_the_derivative_it_states_on_every_route(views: int, options: dict[str, Any]) -> None:
+    """One that is not autograd's tells them apart; what the functions close over gets no gradient."""
+    weight = torch.tensor(2.0, requires_grad=True)
+    stated = Phi("stated", value=lambda s: weight * s * s, derivative=lambda s: torch.full_like(s, 0.5))
+    line = Phi("line", value=lambda s: 0.5 * s, derivative=lambda s: torch.full_like(s, 0.5))
+    found = []
+    for phi in (stated, line):
+        generator = torch.Generator().manual_seed(3) if "negatives_per_anchor" in options else None
+        z = [torch.randn(5, 4, generator=torch.Generator().manual_seed(v)).requires_grad_() for v in range(views)]
+        mean = flatclr.pairwise_mean(*z, phi=phi, generator=generator, **options)
+        found.append(torch.autograd.grad(mean.sum(), z))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want)
+    constant = Phi("constant", value=lambda s: 1.0, derivative=lambda s: 0.0)
+    z = [torch.randn(5, 4, requires_grad=True) for _ in range(views)]
+    gradients = torch.autograd.grad(flatclr.pairwise_mean(*z, phi=constant, **options).sum(), z)
+    assert all((g == 0).all() for g in gradients)

@@ -28,4 +28,5 @@ def test_a_margin_that_leaves_anchors_without_negatives_keeps_the_gauges_numbers
     for row in logged:
         assert all(math.isfinite(row[name]) for name in ("loss", "ess", "ceiling_nats", "saturation"))
         assert row["ceiling_nats"] < math.log(15)  # of the 14 others the margin left out some
+        assert row["anchors_left_out"] > 0
         assert row["mi_nats"] == "nan"  # no bound where scores choose the negatives

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flatclr import distributed
 from flatclr.checks import FLOAT_TYPES, unusable_rows, view_names
-from flatclr.contrast.known import Known, known_of
+from flatclr.contrast.known import Known, known_of, without_nothing
 from flatclr.contrast.numerics import Cached, accumulation_type, unit_rows
 from flatclr.contrast.options import GIVEN_NAMES, Given, Options
 from flatclr.contrast.relation import Layout, draw_negatives, layout_of
@@ -40,6 +40,8 @@ class Batch:
         """A batch from embeddings as they came; refuses, on every rank, what does not fit together."""
         if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
             views = views[0].unbind()
+        if given:
+            given = without_nothing(given)
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
         if ranks.size > 1 or not _fit_together(views, negatives):
             distributed.agree_on_batches(views, negatives, ranks, brings=_brought(given))

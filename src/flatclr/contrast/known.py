@@ -68,6 +68,12 @@ class Known:
         return excluded
 
 
+def without_nothing(given: Given) -> Given:
+    """What was said, without what was said to be None: on another rank it may not have been said at all."""
+    said: Given = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]
+    return said
+
+
 def known_of(given: Given, like: Tensor, queued: int, ranks: distributed.Ranks) -> Known | None:
     """Labels and ids as they came with a call, checked on every rank and gathered; checks hard negatives too."""
     problem, codes = None, {}
@@ -77,7 +83,8 @@ def known_of(given: Given, like: Tensor, queued: int, ranks: distributed.Ranks) 
         if ranks.size == 1:
             raise
         problem = str(error)
-    distributed.fail_together(problem, like.device, ranks)
+    if not (like.is_cuda and torch.cuda.is_current_stream_capturing()):  # checked when the step ran eagerly
+        distributed.fail_together(problem, like.device, ranks)
     labels, ids = (_gathered(codes.get(name), ranks) for name in ("labels", "ids"))
     if labels is None and ids is None:
         return None
@@ -125,7 +132,13 @@ def _require_hard_negatives(hard: Any, like: Tensor) -> None:
 def _codes(name: str, codes: Any, count: int, device: torch.device) -> Tensor | None:
     if codes is None:
         return None
-    codes = torch.as_tensor(codes)
+    try:
+        codes = torch.as_tensor(codes)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} must be {count} whole numbers, one per sample, got {type(codes).__name__} ({error}); "
+            "number them with integers."
+        ) from error
     if codes.dim() != 1 or len(codes) != count or codes.dtype.is_floating_point or codes.dtype.is_complex:
         raise ValueError(
             f"{name} must be {count} whole numbers, one per sample, got {codes.dtype} of shape {list(codes.shape)}; "

@@ -91,7 +91,7 @@ class PairSet(Batch):
             [A].
         """
         if self.plain:
-            return phi.values(self.positive(inverse_temperature))
+            return phi.applied(self.positive(inverse_temperature))
         return route.positives_of(self, inverse_temperature).mean_phi(phi)
 
     def mean(self, per_anchor: Tensor) -> Tensor:

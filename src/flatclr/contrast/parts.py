@@ -61,7 +61,6 @@ def parts_of(
     scale: float | Tensor,
     *,
     bounded: bool,
-    whole: bool,
     known: Known | None = None,
     positives: bool = False,
 ) -> Iterator[Part]:
@@ -71,7 +70,7 @@ def parts_of(
     """
     alone = layout.ranks.size == 1
     stack, everyone, queue = operands.stack, operands.everyone, operands.queue
-    blocks = layout.blocks(whole=whole or layout.views == 2)
+    blocks = layout.blocks()
     sides = list(blocks) if layout.from_batch or positives else []
     if not alone:
         sides += [(columns, rows) for rows, columns in sides if rows != columns]

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from flatclr.checks import refuse_double_backward
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,32 @@ class Phi:
             As many derivatives, in memory of their own.
         """
         return _in_full(self.derivative(scores), scores)
+
+    def applied(self, scores: Tensor) -> Tensor:
+        """phi of every score, with the gradient that `derivative` says; what the functions close over gets none.
+
+        Args:
+            scores: of any shape.
+
+        Returns:
+            As many values.
+        """
+        values: Tensor = _Applied.apply(scores, self)
+        return values
+
+
+class _Applied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, phi: Phi) -> Tensor:
+        ctx.save_for_backward(scores)
+        ctx.phi = phi
+        return phi.values(scores)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        refuse_double_backward()
+        (scores,) = ctx.saved_tensors
+        return upstream * ctx.phi.slopes(scores), None
 
 
 def _in_full(result: Tensor | float, scores: Tensor) -> Tensor:

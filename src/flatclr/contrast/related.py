@@ -32,6 +32,7 @@ class Positives:
     batch: Batch
     scale: float | Tensor
     route: str
+    measured: tuple[Tensor, Tensor] | None = None  # (info_nce, logsumexp) where they are known already
 
     @Cached
     def view_scores_AP(self) -> Tensor:
@@ -72,11 +73,13 @@ class Positives:
 
     def mean_phi(self, phi: Phi) -> Tensor:
         """mean of phi(s) over the positives of every anchor."""
-        total = phi.values(self.view_scores_AP).sum(1)
+        total = phi.applied(self.view_scores_AP).sum(1)
         return (total + self._sums_of_label(phi).value if self.has_labels else total) / self.count
 
     def info_nce(self, logsumexp_A: Tensor) -> Tensor:
         """mean of softplus(l - s) over the positives of every anchor: each alone against the negatives."""
+        if self.measured is not None:
+            return self.measured[0]
         without = logsumexp_A.isnan()  # an anchor without negatives has no l, and must not send a NaN back
         finite_A = logsumexp_A.masked_fill(without, 0.0)
         total = F.softplus(finite_A.unsqueeze(1) - self.view_scores_AP, threshold=40).sum(1)
@@ -86,13 +89,22 @@ class Positives:
 
     def logsumexp(self) -> Tensor:
         """log of the sum of exp(s) over the positives of every anchor."""
+        if self.measured is not None:
+            return self.measured[1]
         total = self.view_scores_AP.logsumexp(1)
         return torch.logaddexp(total, self._sums_of_label(None).value) if self.has_labels else total
 
-    def detach(self) -> Positives:
-        detached = Positives(self.batch.detach(), _detached(self.scale), self.route)
-        # asked for again they would be gathered again, and a rank that logs its stats alone would wait for the others
+    def detach(self, logsumexp_A: Tensor) -> Positives:
+        """Without the graph. What asks every rank is measured now: one that logs alone must not wait for the others."""
+        measured = None
+        if self.has_labels and self.batch.layout.ranks.size > 1:
+            with torch.no_grad():
+                measured = self.info_nce(logsumexp_A), self.logsumexp()
+        detached = Positives(self.batch.detach(), _detached(self.scale), self.route, measured)
         detached.__dict__["view_scores_AP"] = self.view_scores_AP.detach()
+        if self.has_labels:
+            found = self._of_label
+            detached.__dict__["_of_label"] = PairSums(found.value.detach(), None, found.count)
         return detached
 
 

@@ -101,13 +101,13 @@ class Layout:
         found = (g for g, group in enumerate(self.groups) if group.view == view and over in group.candidates)
         return next(found, None)
 
-    def blocks(self, *, whole: bool) -> tuple[tuple[Views, Views], ...]:
-        """(row views, column views) that cover every pair of the batch once; one block of all views where allowed.
+    def blocks(self) -> tuple[tuple[Views, Views], ...]:
+        """(row views, column views) that cover every pair of the batch once; one block where all meet all.
 
         The rows of every block are anchors; its columns may be.
         """
         every = tuple(range(self.views))
-        if whole and [(g.view, g.candidates) for g in self.groups] == [(v, every) for v in every]:
+        if [(g.view, g.candidates) for g in self.groups] == [(v, every) for v in every]:
             return ((every, every),)
         needed = []
         for v, w in combinations_with_replacement(every, 2):

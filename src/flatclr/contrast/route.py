@@ -85,7 +85,7 @@ def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tup
     if route == "drawn":
         assert batch.drawn_Ak is not None
         scores_Ak = candidate_scores(batch, scale, batch.drawn_Ak)
-        return positive_scores(batch, scale), phi.values(scores_Ak).mean(1)
+        return positive_scores(batch, scale), phi.applied(scores_Ak).mean(1)
     with no_autocast(batch.views[0]):
         if route == "dense":
             return dense.mean_phi_kept(batch, scale, phi)

@@ -75,7 +75,7 @@ def sums_of_matrix(scores_AC: Tensor, excluded_AC: Tensor, wanted: Wanted, scale
         return PairSums(left.logsumexp(1), (2 * left.detach()).logsumexp(1), count)
     shifted = scores_AC if wanted.shift is None else scores_AC - wanted.shift.unsqueeze(1)
     # what a function does to pairs that are left out must not reach the gradient, not even as a NaN
-    values = wanted.phi.values(shifted.masked_fill(excluded_AC, 0.0)).masked_fill(excluded_AC, 0.0)
+    values = wanted.phi.applied(shifted.masked_fill(excluded_AC, 0.0)).masked_fill(excluded_AC, 0.0)
     return PairSums(values.sum(1), None, count)
 
 
@@ -134,7 +134,6 @@ class _Work:
             operands,
             tile_scale,
             bounded=self.normalize,
-            whole=True,
             known=self.known,
             positives=self.positives,
         )

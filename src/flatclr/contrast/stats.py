@@ -72,7 +72,8 @@ class ContrastStats:
     def info_nce(self) -> Tensor:
         """InfoNCE loss per anchor in nats: the mean over its positives of softplus(negative_logsumexp - score).
 
-        With labels it is another pass over the pairs, which all ranks of a gathered batch make together.
+        With labels it is another pass over the pairs, which all ranks of a gathered batch make together; detached stats
+        have made it.
         """
         if self.each_positive is None:
             return F.softplus(self.gap, threshold=40)
@@ -161,7 +162,7 @@ class ContrastStats:
 
     def detach(self) -> ContrastStats:
         """The same numbers without their graph."""
-        each = None if self.each_positive is None else self.each_positive.detach()
+        each = None if self.each_positive is None else self.each_positive.detach(self.negative_logsumexp)
         return replace(
             self,
             positive=self.positive.detach(),

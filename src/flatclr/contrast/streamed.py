@@ -43,12 +43,10 @@ class _Pass:
 
 
 def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | None) -> tuple[Tensor, ...]:
-    """(positive, log-sum-exp, their gap, ess) of all ranks' anchors or, given phi, (positive, mean of phi)."""
-    options, layout, z = batch.options, batch.layout, batch.views[0]
-    work = _Pass(layout, route, phi, options.normalize, options.shared_loss, z.dtype)
-    # torch.compile wants a fixed number of arguments
-    first, second = batch.views if layout.views == 2 else (torch.cat(batch.views), None)
-    return work.kernels.run(_Streamed.apply, z, first, second, batch.queue, scale, work)
+    """Of two views: (positive, log-sum-exp, their gap, ess) of all anchors or, given phi, (positive, mean of phi)."""
+    options, z = batch.options, batch.views[0]
+    work = _Pass(batch.layout, route, phi, options.normalize, options.shared_loss, z.dtype)
+    return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, scale, work)
 
 
 @torch.no_grad()
@@ -67,7 +65,7 @@ def hardest_candidates(
         found = replace(found, limit=layout.own(highest_cosine), sign=sign)
     operands = Operands(layout.own_stack(everyone), everyone, batch.queue)
     # fused kernels do not remember where a score stood
-    for part in parts_of(layout, operands, sign, bounded=False, whole=True, known=batch.known):
+    for part in parts_of(layout, operands, sign, bounded=False, known=batch.known):
         if part.row_anchors is not None:
             columns = part.column_anchors if part.mirrored else None
             sums = found.counting_from(row=part.rows.start, column=part.columns.start)
@@ -84,19 +82,17 @@ def hardest_candidates(
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor | None, queue: Tensor | None, scale: float | Tensor, work: _Pass
+        ctx: Any, z_a: Tensor, z_b: Tensor, queue: Tensor | None, scale: float | Tensor, work: _Pass
     ) -> tuple[Tensor, ...]:
-        """`first` and `second` are the views, or `first` is the stack of all of them."""
         layout, kernels = work.layout, work.kernels
         groups, own = len(layout.groups), layout.own_samples
         learns_scale = ctx.needs_input_grad[3]
-        views = first.chunk(layout.views) if second is None else (first, second)
         ready = kernels.ready(
-            views, scale, work.phi, normalize=work.normalize, anchor_groups=groups, with_moment=learns_scale
+            (z_a, z_b), scale, work.phi, normalize=work.normalize, anchor_groups=groups, with_moment=learns_scale
         )
         everyone = distributed.gather_views(ready.rows.view(layout.views, own, -1), layout.ranks).flatten(0, 1)
         operands = Operands.of(kernels, ready.operand, everyone, queue, work.embedding_type)
-        for part in parts_of(layout, operands, scale, bounded=work.normalize, whole=kernels.WHOLE_STACKS):
+        for part in parts_of(layout, operands, scale, bounded=work.normalize):
             if part.row_anchors is not None:
                 columns = part.column_anchors if part.mirrored else None
                 kernels.reduce_block(
@@ -143,8 +139,7 @@ class _Streamed(torch.autograd.Function):
         operands, kept = Operands(*embeddings), ctx.saved_tensors[8:]
         scale, work = kept_scale(ctx, kept), ctx.work
         layout: Layout = work.layout
-        needs_first, needs_second, needs_queue, needs_scale, _ = ctx.needs_input_grad
-        needs_views = [needs_first, needs_second] if layout.views == 2 else [needs_first] * layout.views
+        *needs_views, needs_queue, needs_scale, _ = ctx.needs_input_grad
         if layout.ranks.size > 1 and not work.shared_loss:
             g_value, pull = _averaged(positive, g_value, pull, layout)
 
@@ -162,7 +157,7 @@ class _Streamed(torch.autograd.Function):
             reduction = LogSumExp() if work.phi is None else MeanPhi(work.phi, layout.negatives)
             from_negatives, d_queue = gradients_of_parts(
                 rows,
-                parts_of(layout, operands, scale, bounded=work.normalize, whole=work.kernels.WHOLE_STACKS),
+                parts_of(layout, operands, scale, bounded=work.normalize),
                 lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
                 Side(layout.own(value), layout.own(g_value)),
                 Side(value, g_value),
@@ -184,8 +179,7 @@ class _Streamed(torch.autograd.Function):
         )
         if d_queue is not None and layout.ranks.size > 1:
             d_queue.mul_(layout.ranks.size)
-        first, second = d_views if layout.views == 2 else (torch.cat(d_views), None)
-        return first, second, d_queue, d_scale, None
+        return *d_views, d_queue, d_scale, None
 
 
 @dataclass(frozen=True)

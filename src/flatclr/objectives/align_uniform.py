@@ -112,7 +112,6 @@ class AlignUniform(Objective):
         require_number("uniform_weight", uniform_weight)
         self._require_known(options)
         require_sphere("AlignUniform", options)
-        options.setdefault("pairing", "within")
         super().__init__(1 / (2 * t), **options)
         self.alpha, self.t, self.align_weight, self.uniform_weight = alpha, t, align_weight, uniform_weight
 

@@ -50,6 +50,7 @@ class Objective(nn.Module):
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
         learn_temperature: make its logarithm a parameter.
+        traits: of this one where they differ from its class's.
         options: those of `flatclr.contrast_stats`: pairing, in_batch_negatives, negatives_per_anchor, generator,
             normalize, gather, backend, route, check_embeddings, false_negative_margin.
 
@@ -68,10 +69,16 @@ class Objective(nn.Module):
         temperature: float | EssControl = 0.1,
         *,
         learn_temperature: bool = False,
+        traits: Traits | None = None,
         **options: Unpack[ContrastOptions],
     ) -> None:
         super().__init__()
         self._require_known(options)
+        traits = traits or self.traits
+        if traits.bounded_scores:
+            require_bounded_scores(type(self).__name__, options, learn_temperature)
+        if traits.pairing != Options.pairing:
+            options.setdefault("pairing", traits.pairing)
         self._options = Options(shared_loss=True, **options)  # every rank averages over the same global anchors
         self.options = options
         self.scale = scale_source(temperature, learn=learn_temperature)
@@ -90,7 +97,7 @@ class Objective(nn.Module):
 
     @classmethod
     def _require_known(cls, options: ContrastOptions) -> None:
-        own = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "options")]
+        own = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "traits", "options")]
         for name in options:
             require_one_of(f"option of {cls.__name__}", name, [*own, *ContrastOptions.__annotations__])
 

@@ -124,7 +124,6 @@ class FMICL(Objective):
             )
         default = self.traits.temperature if kernel == "gaussian" else 1.0
         assert default is not None
-        options.setdefault("pairing", "within")
         super().__init__(default if temperature is None else temperature, **options)
         find_divergence(divergence, tsallis_alpha)  # refuses what it does not know
         self.divergence_name, self.tsallis_alpha = divergence, tsallis_alpha

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from dataclasses import replace
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from flatclr.checks import require_one_of
 from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, stats_of
-from flatclr.objectives.base import Objective, Traits, register, require_bounded_scores
+from flatclr.objectives.base import Objective, Traits, register
 from flatclr.objectives.ess_control import EssControl
 
 VALUES = ("nats", "paper")
@@ -176,11 +177,15 @@ class FlatNCE(Objective):
         learn_temperature: bool = False,
         **options: Unpack[ContrastOptions],
     ) -> None:
-        super().__init__(temperature, learn_temperature=learn_temperature and keep_positive, **options)
+        traits = self.traits_with(keep_positive=keep_positive)
+        super().__init__(temperature, learn_temperature=learn_temperature, traits=traits, **options)
         require_one_of("value", value, VALUES)
-        if not keep_positive:
-            require_bounded_scores("FlatNCE", options, learn_temperature)
         self.value, self.keep_positive = value, keep_positive
+
+    @classmethod
+    def traits_with(cls, **options: Any) -> Traits:
+        """With the positive kept, it is InfoNCE's gradient, which is bounded."""
+        return replace(cls.traits, bounded_scores=False) if options.get("keep_positive") else cls.traits
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
@@ -218,9 +223,8 @@ class HolderFlatNCE(Objective):
         learn_temperature: bool = False,
         **options: Unpack[ContrastOptions],
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(temperature, learn_temperature=learn_temperature, **options)
         require_one_of("value", value, VALUES)
-        require_bounded_scores("HolderFlatNCE", options, learn_temperature)
         if isinstance(gamma, bool) or not isinstance(gamma, int | float) or math.isnan(gamma):
             raise ValueError(f"gamma must be a number, 0, inf or -inf, got {gamma!r}; 1 is FlatNCE.")
         self.gamma, self.value = float(gamma), value

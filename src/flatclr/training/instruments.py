@@ -30,6 +30,7 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
         "ceiling_nats": float(stats.ceiling_nats),
         "saturation": diagnostics.saturation(stats).item(),
         "ess": stats.mean(stats.ess).item(),
+        **({} if stats.counted is None else {"anchors_left_out": int(stats.left_out)}),
         "ess_quantiles": quantiles,
         "beta": float(inverse_temperature),
         "alignment": diagnostics.alignment(z_a, z_b).item(),

@@ -19,10 +19,6 @@ TRITON_MODULES = {"fused": "fused_triton", "strips": "strips"}  # by route
 class Kernels(Protocol):
     """What a backend offers; each is a module."""
 
-    @property
-    def WHOLE_STACKS(self) -> bool:
-        """Whether a block may hold the rows of more than two views."""
-
     def try_launch(self, device: torch.device) -> None:
         """Raises whatever keeps it from running there."""
 

@@ -43,7 +43,6 @@ from flatclr.contrast.kernels.reductions import (
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Diagonal
 
-WHOLE_STACKS = False  # a program knows two diagonals
 BYTES_AT_ONCE = 512  # of a row: 256 features in half precision; more are multiplied chunk by chunk
 CHUNK = 128
 PADDING = 256  # rows that may be read behind the last: no tile is taller or wider

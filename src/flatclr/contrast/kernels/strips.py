@@ -35,7 +35,6 @@ from flatclr.contrast.phi import Phi
 
 __all__ = ["finish", "knows", "operand", "require_known", "require_usable", "run", "try_launch"]
 
-WHOLE_STACKS = False
 STRIP_BYTES = 2**29  # of pair weights at once
 
 

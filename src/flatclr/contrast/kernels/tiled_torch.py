@@ -24,8 +24,6 @@ from flatclr.contrast.kernels.reductions import (
 from flatclr.contrast.numerics import accumulation_type, gradient_before_sphere, to_sphere
 from flatclr.contrast.phi import Phi
 
-WHOLE_STACKS = True
-
 
 def tile_edge(device: torch.device) -> int:
     # 512 x 512 floats stay in a CPU core's cache; a GPU wants fewer, larger launches
