@@ -69,8 +69,8 @@ class Outcome:
     def images_per_second(self) -> float:
         """Of the middle line; the first one includes the start."""
         assert self.path is not None
-        paces = [row["images_per_second"] for row in RunDirectory(self.path).metrics() if row["kind"] == "log"]
-        return float(statistics.median(paces[1:] or paces))
+        rates = [row["images_per_second"] for row in RunDirectory(self.path).metrics() if row["kind"] == "log"]
+        return float(statistics.median(rates[1:] or rates))
 
     def weights(self) -> torch.Tensor:
         assert self.path is not None
@@ -129,7 +129,7 @@ def measure(settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
         reference = alone[0].weights()
         yardstick = distance(alone[1].weights(), reference)
         furthest = max(distance(outcome.weights(), reference) for outcome in shared)
-        alone_pace, paces = alone[0].images_per_second(), [outcome.images_per_second() for outcome in shared]
+        alone_pace, rates = alone[0].images_per_second(), [outcome.images_per_second() for outcome in shared]
     if furthest > max(3 * yardstick, settings.tolerance):
         failures.append(
             f"an encoder trained beside others is {furthest:.2g} from the one trained alone, which differs from its "
@@ -137,10 +137,10 @@ def measure(settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
         )
     rows: list[dict[str, Any]] = [
         {"runs": 1, "images/s of each": round(alone_pace), "images/s in total": round(alone_pace)},
-        {"runs": settings.runs, "images/s of each": ", ".join(f"{pace:.0f}" for pace in paces)},
+        {"runs": settings.runs, "images/s of each": ", ".join(f"{rate:.0f}" for rate in rates)},
     ]
     rows[0] |= {"distance of the weights": f"{yardstick:.2g}", "wall s": ""}
-    rows[1] |= {"images/s in total": round(sum(paces)), "distance of the weights": f"{furthest:.2g}"}
+    rows[1] |= {"images/s in total": round(sum(rates)), "distance of the weights": f"{furthest:.2g}"}
     rows[1] |= {"wall s": f"{wall_s:.1f}"}
     return rows, failures
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flatclr.cli.main import app
+from flatclr.cli.main import app, main
 from flatclr.objectives import OBJECTIVES
 from flatclr.training import describe_settings
 
@@ -81,3 +81,39 @@ def test_a_help_page_fits_the_terminal(command: tuple[str, ...], columns: int) -
 
     assert max(len(line) for line in page.splitlines()) <= columns
     assert "…" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--nonsense"], "No such option: --nonsense"),
+        (["train", "--batch-size", "abc"], "Invalid value for '--batch-size'"),
+        (["eval"], "Missing argument"),
+        (["foo"], "No such command 'foo'"),
+        (["mi", "table.csv", "--x", "a", "--y", "c", "--rows", "9000"], "--rows must go with --benchmark, got 9000"),
+        (["mi", "table.csv", "--benchmark"], "a data file must not go with --benchmark, got 'table.csv'"),
+    ],
+)
+def test_a_wrong_call_is_answered_by_one_line_and_exit_code_2(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["flatclr", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert said.err.startswith("flatclr: ")
+    assert message in said.err
+
+
+def test_without_a_command_the_help_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["flatclr"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr()
+    assert "train" in said.out + said.err
+    assert "Encoders" in said.out + said.err

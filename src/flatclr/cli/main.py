@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -47,10 +47,31 @@ def _commands(
 def main() -> None:
     """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1."""
     try:
-        app()
+        code = app(prog_name="flatclr", standalone_mode=False)
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"flatclr: {error}", file=sys.stderr)
-        sys.exit(2)
+        _stop(str(error), 2)
     except TrainingStoppedError as error:
-        print(f"flatclr: {error}", file=sys.stderr)
-        sys.exit(1)
+        _stop(str(error), 1)
+    except typer.Abort:
+        _stop("interrupted.", 1)
+    except Exception as error:  # a wrong option is an error of click's, of which typer may bring a copy of its own
+        if not hasattr(error, "format_message"):
+            raise
+        _refuse_usage(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_usage(error: Any) -> NoReturn:
+    """One line for a wrong option, argument or command; the help where nothing was asked."""
+    message = error.format_message().strip()
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" or not message:
+        error.show()
+        sys.exit(error.exit_code)
+    path = "flatclr" if context is None else context.command_path
+    _stop(f"{' '.join(message.split()).rstrip('.')}; see {path} --help.", 2)
+
+
+def _stop(line: str, code: int) -> NoReturn:
+    print(f"flatclr: {line}", file=sys.stderr)
+    sys.exit(code)

@@ -69,24 +69,33 @@ def mi_command(
         Option("--benchmark", help="Run methods on tasks whose answer is known.", rich_help_panel=BENCHMARK),
     ] = False,
     task_set: Annotated[
-        str,
+        str | None,
         Option(
             help="The set of tasks: 'benchmark', which nothing was tuned on, 'tuning' or 'unfamiliar'.",
             rich_help_panel=BENCHMARK,
+            show_default="benchmark",
         ),
-    ] = "benchmark",
+    ] = None,
     tasks: Annotated[
-        str,
+        str | None,
         Option(
             help="The tasks of the set, separated by commas.", rich_help_panel=BENCHMARK, show_default="all of them"
         ),
-    ] = "",
-    rows: Annotated[int, Option(help="How many rows a sample has.", rich_help_panel=BENCHMARK)] = 10_000,
-    seeds: Annotated[int, Option(help="How many samples of a task are drawn.", rich_help_panel=BENCHMARK)] = 1,
+    ] = None,
+    rows: Annotated[
+        int | None, Option(help="How many rows a sample has.", rich_help_panel=BENCHMARK, show_default="10000")
+    ] = None,
+    seeds: Annotated[
+        int | None, Option(help="How many samples of a task are drawn.", rich_help_panel=BENCHMARK, show_default="1")
+    ] = None,
     out: Annotated[
-        str,
-        Option(help="The folder of the results; those found there are kept.", rich_help_panel=BENCHMARK),
-    ] = "results",
+        str | None,
+        Option(
+            help="The folder of the results; those found there are kept.",
+            rich_help_panel=BENCHMARK,
+            show_default="results",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         Option(help="How many processes work at once.", rich_help_panel=BENCHMARK, show_default="one per core"),
@@ -105,14 +114,24 @@ def mi_command(
         raise ValueError(f"--method must name at least one, got {method!r}; --method list shows them.")
     if len(methods) > 1 and (critic is not None or folds > 1):
         raise ValueError("--critic and --folds must go with one method, got several; ask for one at a time.")
-    if workers is not None:
-        require_count("--workers", workers, advice="leave it out for one per core.")
-    if rows < FEWEST_ROWS:
-        raise ValueError(f"--rows must be at least {FEWEST_ROWS}, got {rows}; 10000 is the default.")
+    of_benchmark = {"task-set": task_set, "tasks": tasks, "rows": rows, "seeds": seeds, "out": out, "workers": workers}
     if benchmark:
-        wanted = cells(methods, task_set=task_set, rows=rows, seeds=seeds, fast=fast, names=_names(tasks))
-        _run_benchmark(wanted, Path(out), workers, as_json)
+        _refuse_given({"a data file": data, "--x": x, "--y": y, "--given": given}, "not go with --benchmark")
+        if workers is not None:
+            require_count("--workers", workers, advice="leave it out for one per core.")
+        if rows is not None and rows < FEWEST_ROWS:
+            raise ValueError(f"--rows must be at least {FEWEST_ROWS}, got {rows}; 10000 is the default.")
+        wanted = cells(
+            methods,
+            task_set=task_set or "benchmark",
+            rows=rows or 10_000,
+            seeds=1 if seeds is None else seeds,
+            fast=fast,
+            names=_names(tasks or ""),
+        )
+        _run_benchmark(wanted, Path(out or "results"), workers, as_json)
         return
+    _refuse_given({f"--{name}": value for name, value in of_benchmark.items()}, "go with --benchmark")
     if data is None:
         raise ValueError("a data file or --benchmark must be given, got neither; try flatclr mi table.csv --x a --y b.")
     columns = {name: _names(*(named or ())) for name, named in (("x", x), ("y", y), ("given", given))}
@@ -155,6 +174,13 @@ def _run_benchmark(wanted: list[Any], out: Path, workers: int | None, as_json: b
 def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         print(json.dumps(row))
+
+
+def _refuse_given(options: dict[str, object], must: str) -> None:
+    """What would be passed over in silence."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} must {must}, got {value!r}; leave one of them out.")
 
 
 def _names(*texts: str) -> list[str]:

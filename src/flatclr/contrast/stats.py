@@ -196,8 +196,9 @@ def contrast_stats(
             they are never gathered.
         false_negative_margin: negatives whose cosine is above the mean positive cosine by more than this are left out.
         negatives: extra negatives [M, d] for every anchor (a queue); never gathered, the same on every rank.
-        negative_labels, negative_ids: of the queue [M]; needed where labels or ids are given. Rows of the anchor's
-            label are left out, they do not become positives.
+        negative_labels: of the queue [M]; needed with labels. Its rows of the anchor's label are left out, they do not
+            become positives.
+        negative_ids: of the queue [M]; needed with ids. Its rows of the anchor's id are left out.
         in_batch_negatives: False contrasts with `negatives` only.
         negatives_per_anchor: draw this many distinct negatives per anchor; with `gather` the first rank draws for all.
         generator: source of that draw.

@@ -15,6 +15,8 @@ from flatclr.objectives.variational import DV, FLO, NWJ, dv, flo, nwj
 
 for _module in pkgutil.iter_modules(__path__):  # a file that is added here is registered without being listed
     importlib.import_module(f"{__name__}.{_module.name}")
+for _name in sorted(OBJECTIVES):  # help texts and messages list them in this order
+    OBJECTIVES[_name] = OBJECTIVES.pop(_name)
 
 __all__ = [
     "DV",
