@@ -125,3 +125,22 @@ def test_the_picture_of_the_readme_is_small():
     (picture,) = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
 
     assert (ROOT / picture).stat().st_size < 150_000
+
+
+@pytest.mark.parametrize(
+    ("said", "page", "shown"),
+    [
+        ("**86.9 %** in 3.2 minutes", "results/cifar10/time_to_accuracy.md", ("86.9 [", "| 3.2 (")),
+        ("linear probe 89.9 %", "results/cifar10/time_to_accuracy.md", ("89.9 [",)),
+        ("**+1.6 points** [0.5, 2.6]", "results/cifar10/batch_size.md", ("1.6 kNN points [0.5, 2.6]",)),
+        ("loses 3.2 kNN points [2.1, 4.2]", "docs/benchmarks.md", ("3.2 kNN points [2.1, 4.2]",)),
+        ("5.2 points [4.2, 6.3]", "results/cifar10/batch_size.md", ("5.2 kNN points [4.2, 6.3]",)),
+        ("**6 ms and 99 MiB**", "docs/benchmarks.md", ("| two_view | 65536 | 128 | 134 | 6.13 | 49217 | 99 |",)),
+        ("134 ms and 48 GiB", "docs/benchmarks.md", ("| two_view | 65536 | 128 | 134 | 6.13 | 49217 | 99 |",)),
+    ],
+)
+def test_every_number_of_the_readme_stands_in_its_evidence(said: str, page: str, shown: tuple[str, ...]):
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    for words in shown:
+        assert words in text
