@@ -12,7 +12,7 @@ import flatclr
 from flatclr.contrast import ContrastStats, PairSet, stats_of
 from flatclr.contrast.options import ContrastOptions, Options
 from flatclr.objectives import OBJECTIVES, Objective, Traits, register
-from flatclr.training.parts import build_objective
+from flatclr.training.build_objective import build_objective
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from flatclr.cli import train as cli_train
 from flatclr.cli.main import app
 from flatclr.data.opening import from_anywhere
+from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
-from flatclr.training.parts import build_objective
 from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import train
 from tests.support.training_worker import config

@@ -15,9 +15,9 @@ import pytest
 
 from flatclr import checkpoint
 from flatclr.runs import RunDirectory
+from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
 from flatclr.training.events import Event, Logged, Warned
-from flatclr.training.parts import build_objective
 from flatclr.training.trainer import train
 from tests.support.training import ROOT, assert_same, paired_npz
 from tests.support.training_worker import config, network_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure
 from flatclr.training.instruments import SNR_FLOOR
-from flatclr.training.parts import scheduled_target
+from flatclr.training.schedule import scheduled_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

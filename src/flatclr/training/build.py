@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from flatclr.checks import checked_device
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
@@ -17,10 +19,12 @@ from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Normalisation
 from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer
+from flatclr.training.build_data import build_views, trainable
+from flatclr.training.build_network import build_network
+from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.networks import mixes_samples
-from flatclr.training.parts import build_network, build_objective, build_views, find_device, trainable
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
@@ -248,3 +252,14 @@ def what_to_know(parts: Parts) -> Iterator[str]:
             "batch normalisation goes by micro-batches, so the gradient is not exactly that of the whole batch; "
             "use an encoder with norm 'group' or 'none' for that."
         )
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this process: under torchrun each has a GPU of its own."""
+    device = checked_device(name)
+    if device.type != "cuda":
+        return device
+    if name in ("auto", "cuda"):
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatclr.models.network import device_of
 from flatclr.training.networks import frozen_running_statistics, one_update_of_running_statistics
 
 Embed = Callable[[slice], tuple[Tensor, ...]]  # view a, and view b where it needs a gradient too
@@ -43,7 +44,7 @@ class CachedEmbeddings:
     @classmethod
     def of(cls, network: nn.Module, embed: Embed, parts: Sequence[slice]) -> CachedEmbeddings:
         """Encode part by part without a graph; running statistics are left for `carry_back` to update."""
-        device = next(network.parameters()).device
+        device = device_of(network)
         encoded, random_states = [], []
         with torch.no_grad(), frozen_running_statistics(network):
             for rows in parts:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from flatclr.optim import scaled_learning_rate, set_learning_rate, warmup_cosine
 from flatclr.training.config import TrainConfig
-from flatclr.training.parts import scheduled_target
 from flatclr.training.step import TrainStep
 
 
@@ -46,3 +48,12 @@ class Schedule:
         if control is not None and len(self.ess_targets) > 1:
             control.target = scheduled_target(self.ess_targets, step / self.steps_per_epoch)
         return self.base_rate * share
+
+
+def scheduled_target(targets: Sequence[tuple[float, float]], epoch: float) -> float:
+    """
+    >>> scheduled_target([(0, 0.5), (10, 0.3)], 5.0)
+    0.4
+    """
+    epochs, values = zip(*targets, strict=True)
+    return float(np.interp(epoch, epochs, values))

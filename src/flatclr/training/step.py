@@ -15,7 +15,7 @@ from flatclr.contrast import ContrastStats, PairSet
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
-from flatclr.models.network import Network, TwoTowers, unwrapped
+from flatclr.models.network import Network, TwoTowers, device_of, unwrapped
 from flatclr.objectives import Objective
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
 from flatclr.training.inputs import Inputs, Views
@@ -52,7 +52,7 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self.forward: Callable[..., tuple[Tensor, ...]] = self.network if self.compiled is None else self.compiled
-        device = next(self.network.parameters()).device
+        device = device_of(self.network)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
         self.bad_steps, self.bad_in_a_row, self.longest_bad = (
             torch.zeros((), dtype=torch.int64, device=device) for _ in range(3)
@@ -147,8 +147,7 @@ class TrainStep:
 
     def negatives(self, samples: int, d: int) -> int:
         """Per anchor, for batches of this rank with so many samples."""
-        like = next(self.network.parameters())
-        z = torch.zeros(2, samples, d, device=like.device)
+        z = torch.zeros(2, samples, d, device=device_of(self.network))
         queue = None if self.queue is None else self.queue.rows
         return PairSet.of(z[0], z[1], negatives=queue, **self.objective.options).negatives
 

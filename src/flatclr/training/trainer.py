@@ -16,13 +16,12 @@ from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning
 from flatclr.distributed import ranks_sharing_a_batch
 from flatclr.objectives import Objective
-from flatclr.runs import RunDirectory
+from flatclr.runs import RunDirectory, new_directory
 from flatclr.training.build import Parts, build, what_to_know
 from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.events import Listener, Started, Warned
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
-from flatclr.training.parts import output_path
 from flatclr.training.recorder import Recorder
 from flatclr.training.stepping import MakeStep, choose_step
 
@@ -145,7 +144,7 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
     # everything is checked before a directory is made
     parts, directory = own.build(config), None
     if parts.ranks.rank == 0:
-        directory = RunDirectory.create(output_path(config, parts.data.dataset), config.to_dict())
+        directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
         held.enter_context(directory.locked())
     return Recorder(parts, directory, own.listeners), 0
 
@@ -197,3 +196,10 @@ def _takes_an_event(listener: Any) -> bool:
     except ValueError:  # some built-in functions do not say what they take
         return True
     return True
+
+
+def _output_path(config: TrainConfig, data: Dataset) -> Path:
+    """Where the run goes; without a name from the user, a directory of its own is made."""
+    if config.out is not None:
+        return Path(config.out)
+    return new_directory(Path("runs") / f"{Path(data.name).stem}-{config.objective}-{config.seed}")

@@ -1,0 +1,35 @@
+"""From a config and a data source to what a run reads: images in memory or files, and their views."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from flatclr.data.sources import FileImages, ImageSource, PairedArrays
+from flatclr.data.views import ViewConfig, views_for
+from flatclr.training.config import TrainConfig
+
+
+def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageSource | PairedArrays:
+    """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
+    if isinstance(source, PairedArrays):
+        return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)
+    if isinstance(source, FileImages):
+        if config.workers is not None:
+            source.use_workers(config.workers)
+        return source.resident(int(config.resident_gib * 2**30)) or source
+    return source
+
+
+def _images_or_rows(side: Tensor) -> Tensor:
+    is_image = side.dim() == 4 and side.shape[1] in (1, 3) and side.shape[2] == side.shape[3]
+    return side if is_image else side.flatten(1)
+
+
+def build_views(config: TrainConfig, source: ImageSource) -> ViewConfig:
+    base = views_for(source.channels)
+    unknown = set(config.views) - set(ViewConfig.__dataclass_fields__)
+    if unknown:
+        raise ValueError(
+            f"views must name fields of ViewConfig, got {sorted(unknown)}; see flatclr.data.views.ViewConfig."
+        )
+    return ViewConfig(**{name: getattr(base, name) for name in ViewConfig.__dataclass_fields__} | dict(config.views))
