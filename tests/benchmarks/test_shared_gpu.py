@@ -36,6 +36,7 @@ def train_here(data: Path, out: Path, seed: int = 0) -> shared_gpu.Outcome:
     return shared_gpu.Outcome(0, flatclr.train(config).path, "")
 
 
+@pytest.mark.slow
 def test_runs_started_at_once_are_whole_and_equal_the_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flatclr.cli import train as cli_train
-from flatclr.cli.main import app
+from flatclr.cli.main import app, main
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 
@@ -56,13 +56,27 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_on_the_command_line_is_one_line_and_exit_code_2(
-    arguments: tuple[str, ...], message: str, tmp_path: Path
+    arguments: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = run_cli("train", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["flatclr", "train", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in said
+    assert len(said.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_bad_input_ends_the_process_with_exit_code_2(tmp_path: Path) -> None:
+    done = run_cli("train", "--objective", "flatnc", cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_gradient_equals_finite_differences_of_the_potential(
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-6, atol=1e-7 * max(1, np.abs(want).max()))
 
 
-SHAPES = [(pairs, d) for pairs in (2, 3) for d in (1, 3, 128)] + [(127, 3)]
+SHAPES = [(pairs, d) for pairs in (2, 3) for d in (1, 3, 128)] + [(37, 3)]
 
 
 @every_case
@@ -182,7 +182,7 @@ def test_drawn_negatives_reach_every_objective(case: Case, in_batch: bool) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracer
-@pytest.mark.parametrize("name", ["info_nce", "flat_nce", "holder_2", "fmicl_js", "flo"])
+@pytest.mark.parametrize("name", ["flat_nce", "holder_2", "fmicl_js"])
 def test_torch_compile_gives_the_same_loss_and_gradient(name: str, route: str) -> None:
     case = {case.name: case for case in CASES}[name]
     batch = Batch.random(5, 4, pairing=case.pairing)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations_with_replacement
 from typing import Protocol
 
 import torch
@@ -110,11 +109,12 @@ class Layout:
         if [(g.view, g.candidates) for g in self.groups] == [(v, every) for v in every]:
             return ((every, every),)
         needed = []
-        for v, w in combinations_with_replacement(every, 2):
-            if self.group_of(v, w) is not None:
-                needed.append(((v,), (w,)))
-            elif self.group_of(w, v) is not None:
-                needed.append(((w,), (v,)))
+        for v in every:
+            for w in every[v:]:
+                if self.group_of(v, w) is not None:
+                    needed.append(((v,), (w,)))
+                elif self.group_of(w, v) is not None:
+                    needed.append(((w,), (v,)))
         return tuple(needed)
 
 
