@@ -316,11 +316,11 @@ def candidates(kernel: str, d: int, itemsize: int) -> list[Any]:
 def kernel_call(kernel: str, rows: int, d: int, dtype: torch.dtype, tiling: Any) -> Callable[[], object]:
     """One pass over a symmetric block by one kernel."""
     from flatclr.contrast.kernels import fused_triton
-    from flatclr.contrast.kernels.reductions import Block, LogSumExp, LogSumExpSums, Side
+    from flatclr.contrast.kernels.reductions import Block, Embeddings, LogSumExp, LogSumExpSums, Side
     from flatclr.contrast.relation import Diagonal
 
     unit = torch.nn.functional.normalize(torch.randn(rows, d, device="cuda"), dim=1)
-    z = fused_triton.operand(unit, dtype)
+    z = fused_triton.operand(Embeddings(unit.to(dtype), unit, normalized=True), dtype)
     block = Block(z, z, BETA, excluded=(Diagonal(0, rows, 0),), symmetric=True, bounded=True)
     side = Side(torch.full((rows,), 12.0, device="cuda"), torch.full((rows,), 1 / rows, device="cuda"))
 

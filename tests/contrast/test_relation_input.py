@@ -74,9 +74,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "false_negative_margin must be measured in cosines, got normalize=False",
     ),
     "a margin that is no number": ({"false_negative_margin": float("nan")}, "false_negative_margin must be"),
-    "labels in the fused kernels": ({"labels": LABELS, "route": "fused"}, "route='fused' (backend='triton') must be"),
-    "labels in Triton": ({"labels": LABELS, "backend": "triton"}, "route='fused' (backend='triton') must be"),
-    "three views in the fused kernels": ({"route": "fused"}, "use route='streamed'"),
+    "labels in the fused kernels": ({"labels": LABELS, "route": "fused"}, "route='fused' must be asked of two views"),
+    "three views in the fused kernels": ({"route": "fused"}, "use route='strips' or 'streamed'"),
+    "the fused kernels without Triton": ({"route": "fused", "backend": "torch"}, "backend must be 'triton'"),
     "a route that contradicts": (
         {"backend": "triton", "route": "dense"},
         "route must be 'fused' or 'strips' with backend='triton'",

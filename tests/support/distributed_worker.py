@@ -68,6 +68,7 @@ def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
         "learned": flatclr.InfoNCE(0.3, learn_temperature=True, gather=True),
         "controlled": flatclr.FlatNCE(flatclr.EssControl(target=0.5), gather=True),
         "controlled_rpc": flatclr.RPC(flatclr.EssControl(target=0.5), gather=True),
+        **{f"strips-{p}": flatclr.InfoNCE(0.3, pairing=p, route="strips", gather=True) for p in PAIRINGS},
     }.items():
         yield name, batch, objective.double(), None
 
@@ -150,7 +151,7 @@ def related_runs() -> Iterator[tuple[str, Objective, dict[str, Any]]]:
             if "negatives_per_anchor" in options:
                 options["generator"] = torch.Generator().manual_seed(3 + _rank())
             else:
-                options["route"] = ("streamed", "auto", "dense")[turn % 3]
+                options["route"] = ("streamed", "strips", "auto", "dense", "strips")[turn % 5]
             yield f"{name}-{relation}-{pairing}", build(gather=True, pairing=pairing, **options).double(), said
 
 

@@ -26,6 +26,7 @@ class Batch:
 
     views: tuple[Tensor, ...]  # [n, d] each, of this rank, as they came
     queue: Tensor | None  # [M, d], ready
+    given_queue: Tensor | None  # as it came
     drawn_Ak: Tensor | None  # rows of (view by view, queue); -1: none
     layout: Layout
     options: Options
@@ -68,8 +69,7 @@ class Batch:
             _require_usable_rows(views, negatives, hard, options, ranks)
         if hard is not None:
             hard = ready_rows(hard.flatten(0, 1), options).view_as(hard)
-        if negatives is not None:
-            negatives = ready_rows(negatives, options)
+        queue = None if negatives is None else ready_rows(negatives, options)
         drawn = None
         if options.negatives_per_anchor is not None:
             k, excludes = options.negatives_per_anchor, None if known is None else known.same
@@ -77,12 +77,13 @@ class Batch:
             drawn = distributed.from_first_rank(drawn, ranks)
             layout = replace(layout, negatives=k)
         plain = len(views) == 2 and known is None and hard is None and options.false_negative_margin is None
-        return cls(views, negatives, drawn, layout, options, known, hard, plain)
+        return cls(views, queue, negatives, drawn, layout, options, known, hard, plain)
 
     def detach(self) -> Self:
         """The same batch without its graph."""
-        queue, hard = (None if x is None else x.detach() for x in (self.queue, self.hard_nHd))
-        return replace(self, views=tuple(z.detach() for z in self.views), queue=queue, hard_nHd=hard)
+        queue, given, hard = (None if x is None else x.detach() for x in (self.queue, self.given_queue, self.hard_nHd))
+        views = tuple(z.detach() for z in self.views)
+        return replace(self, views=views, queue=queue, given_queue=given, hard_nHd=hard)
 
     @property
     def negatives(self) -> int:

@@ -40,18 +40,24 @@ def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
     return _NOTHING
 
 
-def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit rows and the inverse norms [N, 1]; a zero row stays zero, and a NaN stays visible."""
+def inverse_norms(rows_Nd: Tensor) -> Tensor:
+    """1 / length of every row [N, 1]; of a zero row 0, and a NaN stays visible."""
     # in float64, so that no float32 row is too long or too short to have a direction
     norms = torch.linalg.vector_norm(rows_Nd, dim=1, keepdim=True, dtype=torch.float64)
-    inverse_norms = norms.reciprocal_().to(rows_Nd.dtype).nan_to_num_(nan=torch.nan, posinf=0.0)
-    return rows_Nd * inverse_norms, inverse_norms
+    inverse: Tensor = norms.reciprocal_().to(rows_Nd.dtype).nan_to_num_(nan=torch.nan, posinf=0.0)
+    return inverse
 
 
-def gradient_before_sphere(d_unit: Tensor, unit: Tensor, inverse_norms: Tensor) -> Tensor:
+def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows and the inverse norms [N, 1]; a zero row stays zero, and a NaN stays visible."""
+    inverse = inverse_norms(rows_Nd)
+    return rows_Nd * inverse, inverse
+
+
+def gradient_before_sphere(d_unit: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
     """d row = (d unit - <unit, d unit> unit) / norm; overwrites d_unit. A zero row gets none."""
     radial = (unit * d_unit).sum(1, keepdim=True)
-    return d_unit.addcmul_(unit, radial, value=-1).mul_(inverse_norms)
+    return d_unit.addcmul_(unit, radial, value=-1).mul_(inverse)
 
 
 def unit_rows(rows_Nd: Tensor) -> Tensor:
@@ -112,8 +118,8 @@ def kept_scale(ctx: Any, saved: list[Tensor]) -> float | Tensor:
 class _UnitRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows_Nd: Tensor) -> Tensor:
-        unit, inverse_norms = to_sphere(rows_Nd)
-        ctx.save_for_backward(unit, inverse_norms)
+        unit, inverse = to_sphere(rows_Nd)
+        ctx.save_for_backward(unit, inverse)
         return unit
 
     @staticmethod

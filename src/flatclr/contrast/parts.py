@@ -5,15 +5,16 @@ Shape suffixes: V views, n samples of this rank, N of all, d features.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from flatclr import distributed
 from flatclr.contrast.kernels import Kernels
-from flatclr.contrast.kernels.reductions import Block, SideIn, SideT
+from flatclr.contrast.kernels.reductions import Block, Embeddings, Rows, SideIn, SideT
 from flatclr.contrast.known import Known
 from flatclr.contrast.relation import Layout, Views, same_sample_pairs, span
 
@@ -44,15 +45,39 @@ class Part:
 class Operands:
     """Embeddings as the backend multiplies them."""
 
-    stack: Tensor  # of this rank
-    everyone: Tensor
-    queue: Tensor | None
+    stack: Rows  # of this rank
+    everyone: Rows
+    queue: Rows | None
 
     @classmethod
-    def of(cls, kernels: Kernels, own: Tensor, everyone: Tensor, queue: Tensor | None, dtype: torch.dtype) -> Operands:
-        """`own` is an operand already; alone, everyone is just this rank."""
-        all_rows = own if len(own) == len(everyone) else kernels.operand(everyone, dtype)
-        return cls(own, all_rows, None if queue is None else kernels.operand(queue, dtype))
+    def of(cls, kernels: Kernels, stack: Rows, queue: Embeddings | None, layout: Layout) -> Operands:
+        """Gathers what the other ranks have; alone, everyone is just this rank."""
+        everyone = stack
+        if layout.ranks.size > 1:
+            values = kernels.laid_out(_gathered(stack.values, layout))
+            everyone = Rows(values, None if stack.factors is None else _gathered(stack.factors, layout))
+        return cls(stack, everyone, None if queue is None else kernels.operand(queue, stack.values.dtype))
+
+    def tensors(self) -> list[Tensor | None]:
+        """To be saved for backward."""
+        parts = (self.stack, self.everyone, self.queue)
+        return [tensor for rows in parts for tensor in ((None, None) if rows is None else (rows.values, rows.factors))]
+
+    @classmethod
+    def of_tensors(cls, tensors: Sequence[Tensor | None]) -> Operands:
+        """The inverse of `tensors`."""
+        stack, everyone, queue = (
+            None if values is None else Rows(values, factors)
+            for values, factors in zip(tensors[::2], tensors[1::2], strict=True)
+        )
+        assert stack is not None
+        assert everyone is not None
+        return cls(stack, everyone, queue)
+
+
+def _gathered(own_R: Tensor, layout: Layout) -> Tensor:
+    """Of all ranks, view by view."""
+    return distributed.gather_views(own_R.unflatten(0, (layout.views, -1)), layout.ranks).flatten(0, 1)
 
 
 def parts_of(

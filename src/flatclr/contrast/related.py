@@ -21,8 +21,14 @@ from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
 
-IDENTITY = Phi("identity", value=lambda s: s, derivative=lambda s: 1.0)
-SOFTPLUS_OF_MINUS = Phi("softplus_of_minus", value=lambda s: F.softplus(-s), derivative=lambda s: -torch.sigmoid(-s))
+DEVICE = "flatclr.contrast.kernels.phi_device"
+IDENTITY = Phi("identity", value=lambda s: s, derivative=lambda s: 1.0, device=f"{DEVICE}:identity")
+SOFTPLUS_OF_MINUS = Phi(
+    "softplus_of_minus",
+    value=lambda s: F.softplus(-s),
+    derivative=lambda s: -torch.sigmoid(-s),
+    device=f"{DEVICE}:softplus_of_minus",
+)
 
 
 @dataclass(frozen=True)

@@ -116,25 +116,23 @@ def measured(ess: Tensor) -> Tensor:
 def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     """The route of a batch, for its log-sum-exp or for a phi; refuses one that was asked for and cannot be.
 
-    `plain`: two views on a diagonal at one temperature; every other relation is dense or streamed.
+    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation.
     """
     if batch.drawn_Ak is not None:
         return "drawn"
     options, layout = batch.options, batch.layout
-    asked = _asked(options.route, options.backend)
+    asked = _asked(options.route, options.backend, batch.views[0])
     if asked == "triton":
-        asked = _with_triton(batch.views[0])
+        asked = _with_triton(batch.views[0], plain=plain)
     if asked != "auto":
         _require_possible(asked, batch, phi, plain=plain)
         return asked
     is_small = layout.ranks.size == 1 and layout.anchors * _widest(batch) <= LARGEST_DENSE
-    if not plain:
-        return "dense" if is_small else "streamed"
-    if is_small and batch.queue is None and dense.has_tile(layout):
+    if is_small and (not plain or (batch.queue is None and dense.has_tile(layout))):
         return "dense"
     alone = layout.ranks.size == 1
     if options.backend == "auto" and alone and prefers_fused(batch.views[0]):
-        best = _with_triton(batch.views[0])
+        best = _with_triton(batch.views[0], plain=plain)
         return best if phi is None or kernels_of(best).knows(phi) else "streamed"
     return "streamed"
 
@@ -165,28 +163,34 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
     return batch.options.route != "dense" or (batch.queue is None and dense.has_tile(batch.layout))
 
 
-def _with_triton(embeddings: Tensor) -> str:
+def _with_triton(embeddings: Tensor, *, plain: bool) -> str:
     """The faster of the routes that need Triton."""
     half = embeddings.dtype in (torch.bfloat16, torch.float16)
-    return "strips" if half and embeddings.shape[1] > WIDEST_FUSED else "fused"
+    return "strips" if not plain or (half and embeddings.shape[1] > WIDEST_FUSED) else "fused"
 
 
-def _asked(route: str, backend: str) -> str:
-    """What route and backend ask for together."""
+def _asked(route: str, backend: str, embeddings: Tensor) -> str:
+    """What route and backend ask for together; strips are made with Triton, or in PyTorch's operations without it."""
     if backend == "triton" and route in ("dense", "streamed"):
         raise ValueError(f"route must be 'fused' or 'strips' with backend='triton', got {route!r}; leave one out.")
-    if backend == "torch" and route in TRITON_MODULES:
-        raise ValueError(f"backend must be 'triton' with route={route!r}, got 'torch'; leave one of them out.")
+    if backend == "torch" and route == "fused":
+        raise ValueError("backend must be 'triton' with route='fused', got 'torch'; leave one of them out.")
+    if route == "strips" and (backend == "torch" or (backend == "auto" and not _triton_takes(embeddings))):
+        return "strips_torch"
     return "triton" if backend == "triton" and route == "auto" else route
+
+
+def _triton_takes(embeddings: Tensor) -> bool:
+    return embeddings.dtype != torch.float64 and fused_kernels_run(embeddings.device)
 
 
 def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:
     if route not in TRITON_MODULES:
         return
-    if not plain:
+    if route == "fused" and not plain:
         raise ValueError(
-            f"route={route!r} (backend='triton') must be asked of two views at one temperature without labels, ids, "
-            "hard negatives or a margin, got more; use route='streamed'."
+            "route='fused' must be asked of two views at one temperature without labels, ids, hard negatives or a "
+            "margin, got more; use route='strips' or 'streamed'."
         )
     kernels = kernels_of(route)
     kernels.require_usable(batch.views[0])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import tiled_torch
-from flatclr.contrast.kernels.reductions import Block, Reduction
+from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch
+from flatclr.contrast.kernels.reductions import Embeddings, Reduction
 from flatclr.contrast.kernels.selected import (
     Lens,
     SelectedLogSumExp,
@@ -61,7 +60,9 @@ def reduce_selected(batch: Batch, scale: float | Tensor, route: str, wanted: Wan
     with no_autocast(batch.views[0]):
         if route == "dense" or (route == "drawn" and not wanted.positives):
             return sums_of_matrix(*_score_matrix(batch, scale, wanted), wanted, scale)
-        return _streamed(batch, scale, wanted)
+        if route == "drawn" or (wanted.phi is not None and not kernels_of(route).knows(wanted.phi)):
+            route = "streamed"
+        return _streamed(batch, scale, route, wanted)
 
 
 def sums_of_matrix(scores_AC: Tensor, excluded_AC: Tensor, wanted: Wanted, scale: float | Tensor) -> PairSums:
@@ -120,12 +121,17 @@ class _Work:
     """Everything about a streamed pass that is not a tensor with gradient."""
 
     layout: Layout
+    route: str
     known: Known | None
     phi: Phi | None
     positives: bool
     normalize: bool
     shared_loss: bool
     highest_cosine: Tensor | None
+
+    @property
+    def kernels(self) -> Kernels:
+        return kernels_of(self.route)
 
     def parts(self, operands: Operands, scale: float | Tensor) -> Iterator[Part]:
         tile_scale = 1.0 if isinstance(scale, Tensor) and scale.dim() else scale
@@ -150,9 +156,10 @@ class _Work:
         return Lens(own_scale, limit, sign)
 
 
-def _streamed(batch: Batch, scale: float | Tensor, wanted: Wanted) -> PairSums:
+def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> PairSums:
     work = _Work(
         batch.layout,
+        route,
         batch.known,
         wanted.phi,
         wanted.positives,
@@ -160,28 +167,37 @@ def _streamed(batch: Batch, scale: float | Tensor, wanted: Wanted) -> PairSums:
         batch.options.shared_loss,
         wanted.highest_cosine,
     )
-    value, other, count = _SelectedPairs.apply(torch.cat(batch.views), batch.queue, scale, wanted.shift, work)
+    stack = torch.cat(batch.views)
+    value, other, count = work.kernels.run(
+        _SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, wanted.shift, work
+    )
     return PairSums(value, other if wanted.phi is None else None, count)
 
 
 class _SelectedPairs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, stack: Tensor, queue: Tensor | None, scale: float | Tensor, shift: Tensor | None, work: _Work
+        ctx: Any,
+        stack: Tensor,
+        queue: Tensor | None,
+        given_queue: Tensor | None,
+        scale: float | Tensor,
+        shift: Tensor | None,
+        work: _Work,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(value, log-sum-exp of twice the scores or the sum of slopes, count) of all ranks' anchors."""
-        layout = work.layout
+        layout, kernels = work.layout, work.kernels
         groups, own = len(layout.groups), layout.own_samples
         unit, inverse_norms = stack.to(accumulation_type(stack)), None
         if work.normalize:
             unit, inverse_norms = to_sphere(unit)
-        everyone = distributed.gather_views(unit.view(layout.views, own, -1), layout.ranks).flatten(0, 1)
-        operands = Operands(unit, everyone, queue)
-        sums = _start(work, unit, scale, shift, with_moment=ctx.needs_input_grad[2])
+        rows = kernels.operand(Embeddings(stack, unit, work.normalize), stack.dtype)
+        operands = Operands.of(kernels, rows, Embeddings.of(given_queue, queue, normalized=work.normalize), layout)
+        sums = _start(work, unit, scale, shift, with_moment=ctx.needs_input_grad[3])
         for part in work.parts(operands, scale):
             if part.row_anchors is not None:
                 columns = part.column_anchors if part.mirrored else None
-                tiled_torch.reduce_block(
+                kernels.reduce_block(
                     part.block, sums.part(part.row_anchors), None if columns is None else sums.part(columns)
                 )
         results, count = sums.results(), sums.count
@@ -194,8 +210,7 @@ class _SelectedPairs(torch.autograd.Function):
         ctx.save_for_backward(
             unit,
             inverse_norms,
-            everyone,
-            queue,
+            *operands.tensors(),
             kept_value,
             other,
             count,
@@ -211,16 +226,17 @@ class _SelectedPairs(torch.autograd.Function):
     def backward(ctx: Any, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         if g_value is None:
-            return None, None, None, None, None
+            return None, None, None, None, None, None
         with no_autocast(ctx.saved_tensors[0]):
             return _SelectedPairs._gradients(ctx, g_value)
 
     @staticmethod
     def _gradients(ctx: Any, g_value: Tensor) -> tuple[Tensor | None, ...]:
-        unit, inverse_norms, everyone, queue, value, slopes, count, moment, *kept = ctx.saved_tensors
+        unit, inverse_norms, *embeddings, value, slopes, count, moment = ctx.saved_tensors[:12]
+        operands, kept = Operands.of_tensors(embeddings), ctx.saved_tensors[12:]
         scale, work = kept_scale(ctx, kept), ctx.work
         layout: Layout = work.layout
-        needs_stack, needs_queue, needs_scale, needs_shift, _ = ctx.needs_input_grad
+        needs_stack, needs_queue, _, needs_scale, needs_shift, _ = ctx.needs_input_grad
         g_value = g_value.masked_fill(count == 0, 0.0)  # also where NaN stands for what is not there
         d_shift = -g_value * slopes if needs_shift else None
         if layout.ranks.size > 1 and not work.shared_loss:
@@ -233,8 +249,8 @@ class _SelectedPairs(torch.autograd.Function):
         value = torch.zeros_like(g_value) if value is None else value
         d_unit, d_queue = gradients_of_parts(
             unit,
-            work.parts(Operands(unit, everyone, queue), scale),
-            partial(_block_gradients, reduction),
+            work.parts(operands, scale),
+            lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
             SelectedSide(layout.own(value), layout.own(g_value), work.own_lens(scale)),
             SelectedSide(value, g_value, work.lens(scale)),
             [needs_stack] * layout.views,
@@ -254,7 +270,7 @@ class _SelectedPairs(torch.autograd.Function):
         )
         if d_queue is not None and layout.ranks.size > 1:
             d_queue.mul_(layout.ranks.size)
-        return d_stack, d_queue, d_scale, d_shift, None
+        return d_stack, d_queue, None, d_scale, d_shift, None
 
 
 def _start(
@@ -266,15 +282,3 @@ def _start(
         return SelectedLogSumExpSums.of(anchors, like, lens, with_moment=with_moment)
     own_shift = None if shift is None else work.layout.own(shift)
     return SelectedPhiSums.of(anchors, like, work.phi, own_shift, lens, with_moment=with_moment)
-
-
-def _block_gradients(
-    reduction: Reduction[SelectedSide],
-    block: Block,
-    rows: SelectedSide | None,
-    columns: SelectedSide | None,
-    *,
-    need_rows: bool,
-    need_columns: bool,
-) -> tuple[Tensor | None, Tensor | None]:
-    return tiled_torch.block_gradients(block, reduction, rows, columns, need_rows=need_rows, need_columns=need_columns)

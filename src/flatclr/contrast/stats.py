@@ -275,7 +275,7 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
         found.gap,
         found.negatives,
         found.measure_ess,
-        found.route,
+        found.route.removesuffix("_torch"),
         found.positives,
         found.counted,
         not pairs.plain and pairs.chosen,

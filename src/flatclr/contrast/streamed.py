@@ -19,7 +19,7 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch
-from flatclr.contrast.kernels.reductions import Hardest, LogSumExp, MeanPhi, Side
+from flatclr.contrast.kernels.reductions import Embeddings, Hardest, LogSumExp, MeanPhi, Rows, Side
 from flatclr.contrast.numerics import keep_scale, kept_scale, no_autocast
 from flatclr.contrast.parts import Operands, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
@@ -46,7 +46,7 @@ def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | 
     """Of two views: (positive, log-sum-exp, their gap, ess) of all anchors or, given phi, (positive, mean of phi)."""
     options, z = batch.options, batch.views[0]
     work = _Pass(batch.layout, route, phi, options.normalize, options.shared_loss, z.dtype)
-    return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, scale, work)
+    return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, batch.given_queue, scale, work)
 
 
 @torch.no_grad()
@@ -63,7 +63,8 @@ def hardest_candidates(
     sign = -1.0 if easiest else 1.0
     if highest_cosine is not None:
         found = replace(found, limit=layout.own(highest_cosine), sign=sign)
-    operands = Operands(layout.own_stack(everyone), everyone, batch.queue)
+    queue = None if batch.queue is None else Rows(batch.queue)
+    operands = Operands(Rows(layout.own_stack(everyone)), Rows(everyone), queue)
     # fused kernels do not remember where a score stood
     for part in parts_of(layout, operands, sign, bounded=False, known=batch.known):
         if part.row_anchors is not None:
@@ -82,16 +83,23 @@ def hardest_candidates(
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, z_a: Tensor, z_b: Tensor, queue: Tensor | None, scale: float | Tensor, work: _Pass
+        ctx: Any,
+        z_a: Tensor,
+        z_b: Tensor,
+        queue: Tensor | None,
+        given_queue: Tensor | None,
+        scale: float | Tensor,
+        work: _Pass,
     ) -> tuple[Tensor, ...]:
         layout, kernels = work.layout, work.kernels
         groups, own = len(layout.groups), layout.own_samples
-        learns_scale = ctx.needs_input_grad[3]
+        learns_scale = ctx.needs_input_grad[4]
         ready = kernels.ready(
             (z_a, z_b), scale, work.phi, normalize=work.normalize, anchor_groups=groups, with_moment=learns_scale
         )
-        everyone = distributed.gather_views(ready.rows.view(layout.views, own, -1), layout.ranks).flatten(0, 1)
-        operands = Operands.of(kernels, ready.operand, everyone, queue, work.embedding_type)
+        operands = Operands.of(
+            kernels, ready.operand, Embeddings.of(given_queue, queue, normalized=work.normalize), layout
+        )
         for part in parts_of(layout, operands, scale, bounded=work.normalize):
             if part.row_anchors is not None:
                 columns = part.column_anchors if part.mirrored else None
@@ -108,9 +116,7 @@ class _Streamed(torch.autograd.Function):
         ctx.save_for_backward(
             ready.rows,
             ready.inverse_norms,
-            operands.stack,
-            operands.everyone,
-            operands.queue,
+            *operands.tensors(),
             *per_anchor[:2],
             moment,
             *keep_scale(ctx, scale),
@@ -135,11 +141,11 @@ class _Streamed(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx: Any, g_value: Tensor | None, pull: _Pull) -> tuple[Tensor | None, ...]:
-        rows, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:8]
-        operands, kept = Operands(*embeddings), ctx.saved_tensors[8:]
+        rows, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:11]
+        operands, kept = Operands.of_tensors(embeddings), ctx.saved_tensors[11:]
         scale, work = kept_scale(ctx, kept), ctx.work
         layout: Layout = work.layout
-        *needs_views, needs_queue, needs_scale, _ = ctx.needs_input_grad
+        *needs_views, needs_queue, _, needs_scale, _ = ctx.needs_input_grad
         if layout.ranks.size > 1 and not work.shared_loss:
             g_value, pull = _averaged(positive, g_value, pull, layout)
 
@@ -179,7 +185,7 @@ class _Streamed(torch.autograd.Function):
         )
         if d_queue is not None and layout.ranks.size > 1:
             d_queue.mul_(layout.ranks.size)
-        return *d_views, d_queue, d_scale, None
+        return *d_views, d_queue, None, d_scale, None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import flatclr
 from flatclr import Phi
 from flatclr.contrast import route
 from flatclr.contrast.kernels import tiled_torch
-from flatclr.contrast.kernels.reductions import Block, LogSumExp, LogSumExpSums, Side
+from flatclr.contrast.kernels.reductions import Block, Embeddings, LogSumExp, LogSumExpSums, Side
 from flatclr.contrast.relation import same_sample_pairs
 from flatclr.distributed import Ranks
 from tests.support import oracles
@@ -118,6 +118,9 @@ def test_auto_takes_triton_for_large_batches_and_queues_and_strips_for_wide_embe
     z = torch.randn(pairs, d, dtype=torch.bfloat16)
     negatives = torch.randn(queue, d, dtype=torch.bfloat16) if queue else None
     assert route.route_of(flatclr.PairSet.of(z, z, negatives=negatives), plain=True) == expected
+    labels, queue_labels = torch.arange(pairs), torch.arange(queue) if queue else None
+    related = flatclr.PairSet.of(z, z, negatives=negatives, labels=labels, negative_labels=queue_labels)
+    assert route.route_of(related, plain=False) == ("strips" if pairs > 512 else "dense")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -231,7 +234,7 @@ def test_a_rank_excludes_its_own_samples_among_everyones() -> None:
     own_anchors = Side(torch.randn(22), torch.rand(22))
     results = []
     for kernels in (tiled_torch, fused_triton):
-        rows, columns = (kernels.operand(z, torch.float32) for z in (stack, everyone))
+        rows, columns = (kernels.operand(Embeddings(z, z, normalized=True), z.dtype) for z in (stack, everyone))
         block = Block(rows, columns, 4.0, excluded=same_sample_pairs((0, 1), (0, 1), own, ranks), bounded=True)
         sums = LogSumExpSums.start(2 * own, stack, with_moment=True)
         kernels.reduce_block(block, sums)

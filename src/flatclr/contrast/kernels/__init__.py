@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from flatclr.accelerator import has_triton, triton_runs, with_triton
-from flatclr.contrast.kernels import tiled_torch
-from flatclr.contrast.kernels.reductions import AnySums, Block, LogSumExp, MeanPhi, Ready, Side
+from flatclr.contrast.kernels import strips_torch, tiled_torch
+from flatclr.contrast.kernels.reductions import Block, Embeddings, PlainSums, Ready, Reduction, Rows, SideT
+from flatclr.contrast.kernels.selected import AnySums
 from flatclr.contrast.phi import Phi
 
-TRITON_MODULES = {"fused": "fused_triton", "strips": "strips"}  # by route
+TRITON_MODULES = {"fused": "fused_triton", "strips": "strips_triton"}  # by route
 
 
 class Kernels(Protocol):
@@ -34,8 +35,11 @@ class Kernels(Protocol):
     def require_known(self, phi: Phi) -> None:
         """Refuse a function it cannot compute."""
 
-    def operand(self, embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
-        """Embeddings as its products take them."""
+    def operand(self, embeddings: Embeddings, dtype: torch.dtype) -> Rows:
+        """Embeddings as its products take them, for views of this type."""
+
+    def laid_out(self, rows_Rd: Tensor) -> Tensor:
+        """The values of operands that came from elsewhere, as its products read them."""
 
     def ready(
         self,
@@ -52,15 +56,15 @@ class Kernels(Protocol):
     def reduce_block(self, block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
         """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
 
-    def finish(self, sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
+    def finish(self, sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
         """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
 
     def block_gradients(
         self,
         block: Block,
-        reduction: LogSumExp | MeanPhi,
-        rows: Side | None,
-        columns: Side | None,
+        reduction: Reduction[SideT],
+        rows: SideT | None,
+        columns: SideT | None,
         *,
         need_rows: bool,
         need_columns: bool,
@@ -87,6 +91,8 @@ def kernels_of(route: str) -> Kernels:
     """The module that reduces tiles on this route."""
     if route == "streamed":
         return tiled_torch
+    if route == "strips_torch":
+        return strips_torch
     kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
     return kernels
 

@@ -1,7 +1,8 @@
 """What `fused_triton` runs on the device: one tile of scores at a time, in registers.
 
-Embeddings arrive padded (`fused_triton.operand`), so tiles are read without masks. Scores are in units of log 2, where
-exp2 is one instruction. LogSumExp goes one of two ways:
+Embeddings arrive padded (`fused_triton.operand`), so tiles are read without masks, and as they came: what a row lacks
+of unit length is a factor of its scores, since to round unit rows to half precision would blur the small differences
+that a gradient is made of. Scores are in units of log 2, where exp2 is one instruction. LogSumExp goes one of two ways:
 
     fixed    exp(s - b) with one b for all pairs: cosines are bounded. One exponential serves both ends of a pair.
     online   a running maximum per row, for scores without bound and for temperatures too small for `fixed`
@@ -114,14 +115,40 @@ def _count(
 
 
 @triton.jit
+def _unit_scale(scale, WAY: tl.constexpr):
+    """What turns a product into a score: in units of log 2, where exp2 is one instruction, but for a phi."""
+    return scale if WAY == "phi" else scale * LOG2E
+
+
+@triton.jit
+def _row_scale(unit_scale, factors_ptr, rows, row_count, FACTORS: tl.constexpr):
+    """What the products of rows are multiplied with: one number, or one per row that holds its factor too."""
+    row_scale = unit_scale
+    if FACTORS:
+        row_scale = tl.load(factors_ptr + rows, mask=rows < row_count, other=0.0) * unit_scale
+    return row_scale
+
+
+@triton.jit
+def _scores(products, row_scale, factors_ptr, columns, column_count, ROW_AXIS: tl.constexpr, FACTORS: tl.constexpr):
+    """Scores in the unit of `row_scale`."""
+    if FACTORS:
+        column_factors = tl.load(factors_ptr + columns, mask=columns < column_count, other=0.0)
+        scores = products * tl.expand_dims(row_scale, 1 - ROW_AXIS) * tl.expand_dims(column_factors, ROW_AXIS)
+    else:
+        scores = products * row_scale
+    return scores
+
+
+@triton.jit
 def _terms(
-    products,
+    scores,
     row0,
     column0,
     row_count,
     column_count,
     offsets,
-    scale,
+    shift,
     first,
     second,
     WAY: tl.constexpr,
@@ -132,12 +159,11 @@ def _terms(
 ):
     """What every pair adds to the total and to the moment; 0 for the pairs that do not count."""
     if WAY == "phi":
-        scores = products * scale
         terms, slopes = PHI(scores, first, second)
         moments = slopes * scores
     else:
-        terms = tl.exp2(products * (scale * LOG2E) - _fixed_shift(scale))
-        moments = terms * products * scale
+        terms = tl.exp2(scores - shift)
+        moments = terms * (scores * LN2)
     if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
         counts = _count(row0, column0, row_count, column_count, offsets, ROW_AXIS, BLOCK_M, BLOCK_N)
         terms = tl.where(counts, terms, 0.0)
@@ -164,6 +190,8 @@ def _store_sums(at, quantity, inside, total, squares, moment, peak, WAY: tl.cons
 def sums_kernel(
     rows_ptr,
     columns_ptr,
+    row_factors_ptr,
+    column_factors_ptr,
     scale,
     first,
     second,
@@ -180,6 +208,7 @@ def sums_kernel(
     CHOOSE: tl.constexpr,
     PHI: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
+    FACTORS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -196,6 +225,8 @@ def sums_kernel(
     row0 = tl.program_id(0) * BLOCK_M
     rows = row0 + tl.arange(0, BLOCK_M)
     row_tile = _load_tile(rows_ptr, row0, 0, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D)
+    row_scale = _row_scale(_unit_scale(scale, WAY), row_factors_ptr, rows, row_count, FACTORS)
+    shift = _fixed_shift(scale)
     total = tl.zeros([BLOCK_M], tl.float32)
     squares = tl.zeros([BLOCK_M], tl.float32)
     moment = tl.zeros([BLOCK_M], tl.float32)
@@ -218,8 +249,10 @@ def sums_kernel(
             BLOCK_D,
             PRECISION,
         )
+        columns = column0 + tl.arange(0, BLOCK_N)
+        scores = _scores(products, row_scale, column_factors_ptr, columns, column_count, 0, FACTORS)
         if WAY == "online":
-            exponents = products * (scale * LOG2E)
+            exponents = scores
             if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
                 counts = _count(row0, column0, row_count, column_count, offsets, 0, BLOCK_M, BLOCK_N)
                 exponents = tl.where(counts, exponents, float("-inf"))
@@ -227,19 +260,19 @@ def sums_kernel(
             decay = tl.exp2(peak - higher)
             peak = higher
             terms = tl.exp2(exponents - peak[:, None])
-            moments = terms * products * scale
+            moments = terms * (scores * LN2)
             total *= decay
             squares *= decay * decay
             moment *= decay
         else:
             terms, moments = _terms(
-                products,
+                scores,
                 row0,
                 column0,
                 row_count,
                 column_count,
                 offsets,
-                scale,
+                shift,
                 first,
                 second,
                 WAY,
@@ -271,6 +304,8 @@ def sums_kernel(
 def mirrored_sums_kernel(
     rows_ptr,
     columns_ptr,
+    row_factors_ptr,
+    column_factors_ptr,
     scale,
     first,
     second,
@@ -291,6 +326,7 @@ def mirrored_sums_kernel(
     PHI: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     SYMMETRIC: tl.constexpr,
+    FACTORS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -313,6 +349,8 @@ def mirrored_sums_kernel(
     row0 = tile * BLOCK_M
     rows = row0 + tl.arange(0, BLOCK_M)
     row_tile = tl.trans(_load_tile(rows_ptr, row0, 0, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D))
+    row_scale = _row_scale(_unit_scale(scale, WAY), row_factors_ptr, rows, row_count, FACTORS)
+    shift = _fixed_shift(scale)
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     squares = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     moment = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
@@ -332,14 +370,15 @@ def mirrored_sums_kernel(
         products = _dot_products(
             column_tile, row_tile, columns_ptr, rows_ptr, column0, row0, CHUNKS, BLOCK_N, BLOCK_M, BLOCK_D, PRECISION
         )
+        scores = _scores(products, row_scale, column_factors_ptr, columns, column_count, 1, FACTORS)
         terms, moments = _terms(
-            products,
+            scores,
             row0,
             column0,
             row_count,
             column_count,
             offsets,
-            scale,
+            shift,
             first,
             second,
             WAY,
@@ -489,6 +528,8 @@ def anchor_weights_kernel(
 def gradients_kernel(
     rows_ptr,
     columns_ptr,
+    row_factors_ptr,
+    column_factors_ptr,
     row_value_ptr,
     row_weight_ptr,
     column_value_ptr,
@@ -513,6 +554,7 @@ def gradients_kernel(
     PHI: tl.constexpr,
     ROW_ANCHORS: tl.constexpr,
     COLUMN_ANCHORS: tl.constexpr,
+    FACTORS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -529,13 +571,13 @@ def gradients_kernel(
     second = _scalar(second, SECOND_IS_TENSOR)
     if _other_way(scale, WAY, CHOOSE):
         return
-    scale_log2 = scale * LOG2E
     shift = _fixed_shift(scale)
     part = tl.program_id(1)
     out0 = tl.program_id(2) * BLOCK_OUT
     row0 = tl.program_id(0) * BLOCK_M
     rows = row0 + tl.arange(0, BLOCK_M)
     row_tile = _load_tile(rows_ptr, row0, 0, CHUNKS * BLOCK_D, BLOCK_M, BLOCK_D)
+    row_scale = _row_scale(_unit_scale(scale, WAY), row_factors_ptr, rows, row_count, FACTORS)
     row_weight = tl.zeros([BLOCK_M], tl.float32)
     row_value = tl.zeros([BLOCK_M], tl.float32)
     if ROW_ANCHORS:
@@ -565,23 +607,29 @@ def gradients_kernel(
         column_weight = tl.zeros([BLOCK_N], tl.float32)
         if COLUMN_ANCHORS:
             column_weight = tl.load(column_weight_ptr + columns, mask=columns < column_count, other=0.0)
+        scores = _scores(products, row_scale, column_factors_ptr, columns, column_count, 0, FACTORS)
+        # a weight also takes the factor of the column that it multiplies
+        row_share = row_weight[:, None]
+        if FACTORS:
+            column_factors = tl.load(column_factors_ptr + columns, mask=columns < column_count, other=0.0)
+            row_share = row_share * column_factors[None, :]
+            column_weight *= column_factors
         if WAY == "online":
-            exponents = products * scale_log2
             weights = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             if ROW_ANCHORS:
-                weights += tl.exp2(exponents - row_value[:, None]) * row_weight[:, None]
+                weights += tl.exp2(scores - row_value[:, None]) * row_share
             if COLUMN_ANCHORS:
                 column_value = tl.load(column_value_ptr + columns, mask=columns < column_count, other=0.0) * LOG2E
-                weights += tl.exp2(exponents - column_value[None, :]) * column_weight[None, :]
+                weights += tl.exp2(scores - column_value[None, :]) * column_weight[None, :]
         else:
             if WAY == "fixed":
-                slopes = tl.exp2(products * scale_log2 - shift)
+                slopes = tl.exp2(scores - shift)
             else:
-                _, slopes = PHI(products * scale, first, second)
+                _, slopes = PHI(scores, first, second)
             if ROW_ANCHORS and COLUMN_ANCHORS:
-                weights = slopes * (row_weight[:, None] + column_weight[None, :])
+                weights = slopes * (row_share + column_weight[None, :])
             elif ROW_ANCHORS:
-                weights = slopes * row_weight[:, None]
+                weights = slopes * row_share
             else:
                 weights = slopes * column_weight[None, :]
         if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
@@ -609,12 +657,21 @@ def _inverse_norms(rows):
     return tl.where(short, 0.0, 1 / (tl.where(short, 1.0, norms) * largest))
 
 
+@triton.jit
+def _power_of_two(inverse_norms):
+    """The largest not above; the least normal number where there is none. Rows times it are exact."""
+    bits = inverse_norms.to(tl.int32, bitcast=True) & 0x7F800000
+    power = tl.maximum(bits, 0x00800000).to(tl.float32, bitcast=True)
+    return tl.where(inverse_norms == inverse_norms, power, 1.0)  # a NaN stays in the factor
+
+
 @triton.jit(do_not_specialize=["samples"])
 def ready_kernel(
     view_a_ptr,
     view_b_ptr,
     unit_ptr,
     inverse_norms_ptr,
+    factors_ptr,
     per_anchor_ptr,
     operand_ptr,
     scale,
@@ -632,6 +689,9 @@ def ready_kernel(
 ):
     """Both views in float32, unit rows and inverse norms if asked, and the padded operand.
 
+    The operand of normalised rows is the rows as they came times a power of two: exact, and no longer than 1. What is
+    left to their unit length is their factor, between 1 and 2.
+
     Per anchor, [1 + SUMS, anchors]: the score of its positive, and sums with nothing in them yet, the peak first.
     """
     scale = _scalar(scale, SCALE_IS_TENSOR)
@@ -647,17 +707,25 @@ def ready_kernel(
         rows_b = rows_a + samples
         a = tl.load(view_a_ptr + rows_a * features + places, mask=real, other=0.0).to(tl.float32)
         b = tl.load(view_b_ptr + rows_a * features + places, mask=real, other=0.0).to(tl.float32)
+        operand_a = a
+        operand_b = b
         if NORMALIZE:
             inverse_a = _inverse_norms(a)
             inverse_b = _inverse_norms(b)
+            power_a = _power_of_two(inverse_a)
+            power_b = _power_of_two(inverse_b)
+            operand_a = a * power_a[:, None]
+            operand_b = b * power_b[:, None]
             a = a * inverse_a[:, None]
             b = b * inverse_b[:, None]
             tl.store(inverse_norms_ptr + at, inverse_a, mask=inside)
             tl.store(inverse_norms_ptr + samples + at, inverse_b, mask=inside)
+            tl.store(factors_ptr + at, inverse_a / power_a, mask=inside)
+            tl.store(factors_ptr + samples + at, inverse_b / power_b, mask=inside)
         tl.store(unit_ptr + rows_a * features + places, a, mask=real)
         tl.store(unit_ptr + rows_b * features + places, b, mask=real)
-        tl.store(operand_ptr + rows_a * PADDED + places, a.to(operand_ptr.dtype.element_ty), mask=stored)
-        tl.store(operand_ptr + rows_b * PADDED + places, b.to(operand_ptr.dtype.element_ty), mask=stored)
+        tl.store(operand_ptr + rows_a * PADDED + places, operand_a.to(operand_ptr.dtype.element_ty), mask=stored)
+        tl.store(operand_ptr + rows_b * PADDED + places, operand_b.to(operand_ptr.dtype.element_ty), mask=stored)
         positive = tl.sum(a * b, 1) * scale
         for view in tl.static_range(2 if BOTH_ANCHOR else 1):
             anchor = per_anchor_ptr + view * samples + at

@@ -31,15 +31,18 @@ from flatclr.contrast.kernels.fused_device import (
     views_gradient_kernel,
 )
 from flatclr.contrast.kernels.reductions import (
-    AnySums,
     Block,
+    Embeddings,
     LogSumExp,
     LogSumExpSums,
     MeanPhi,
     PhiSums,
+    PlainSums,
     Ready,
+    Rows,
     Side,
 )
+from flatclr.contrast.kernels.selected import AnyReduction, AnySums, SelectedPhi, SelectedPhiSums
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Diagonal
 
@@ -164,17 +167,27 @@ def device_code(phi: Phi) -> Any:
     return getattr(importlib.import_module(module), function)
 
 
-def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy [R, d] in the type of the products; zeros lie behind every row and behind the last row, to be read."""
-    if INTERPRETED and dtype == torch.bfloat16:
-        embeddings_Rd, dtype = embeddings_Rd.to(dtype), torch.float32  # it has no products of bfloat16
-    rows, d = embeddings_Rd.shape
-    padded = embeddings_Rd.new_empty(rows + PADDING, padded_features(d), dtype=dtype)
+def operand(embeddings: Embeddings, dtype: torch.dtype) -> Rows:
+    """A copy in the type of the products, laid out."""
+    rows = embeddings.exact(dtype)
+    return Rows(laid_out(rows.values), rows.factors)
+
+
+def laid_out(rows_Rd: Tensor) -> Tensor:
+    """A copy [R, d] with zeros behind every row and behind the last row, to be read."""
+    dtype = _product_type(rows_Rd.dtype)
+    rows, d = rows_Rd.shape
+    padded = rows_Rd.new_empty(rows + PADDING, padded_features(d), dtype=dtype)
     padded[rows:].zero_()
     padded[:rows, d:].zero_()
     copy = padded[:rows, :d]
-    copy.copy_(embeddings_Rd)
+    copy.copy_(rows_Rd)
     return copy
+
+
+def _product_type(dtype: torch.dtype) -> torch.dtype:
+    """The interpreter has no products of bfloat16."""
+    return torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
 
 
 def ready(
@@ -190,10 +203,10 @@ def ready(
     z_a, z_b = views
     (samples, d), dtype = z_a.shape, z_a.dtype
     padded = padded_features(d)
-    rounded = torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
     unit = z_a.new_empty(2 * samples, d, dtype=torch.float32)
     inverse_norms = unit.new_empty(2 * samples, 1) if normalize else None
-    products = unit.new_empty(2 * samples + PADDING, padded, dtype=rounded)
+    factors = unit.new_empty(2 * samples) if normalize else None
+    products = unit.new_empty(2 * samples + PADDING, padded, dtype=_product_type(dtype))
     sums = (1 if phi is not None else 3) + with_moment
     positive, *others = unit.new_empty(1 + sums, anchor_groups * samples).unbind()
     at_once, block_d = _rows_at_once(padded)
@@ -202,6 +215,7 @@ def ready(
         z_b.contiguous(),
         unit,
         unit if inverse_norms is None else inverse_norms,
+        unit if factors is None else factors,
         positive,
         products,
         scale,
@@ -218,7 +232,7 @@ def ready(
         BLOCK_D=block_d,
         **SMALL,
     )
-    operand_Rd = products[: 2 * samples, :d] if rounded == dtype else operand(unit, dtype)
+    operand_Rd = Rows(products[: 2 * samples, :d], factors)
     moment = others.pop() if with_moment else None
     if phi is not None:
         return Ready(unit, inverse_norms, positive, operand_Rd, PhiSums(phi, others[0], moment))
@@ -226,7 +240,7 @@ def ready(
     return Ready(unit, inverse_norms, positive, operand_Rd, LogSumExpSums(peak, total, squares, moment))
 
 
-def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
+def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
     """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
     if isinstance(sums, PhiSums):
         return sums.finish(negatives)
@@ -329,11 +343,11 @@ def block_gradients(
     return d_rows, d_columns
 
 
-def ways(block: Block, phi: bool) -> list[tuple[str, bool]]:
+def ways(block: Block, phi: bool, *, own_scale: bool = False) -> list[tuple[str, bool]]:
     """The launches a block needs, and whether the device chooses among them by the scale only it knows."""
     if phi:
         return [("phi", False)]
-    if not block.bounded:
+    if not block.bounded or own_scale:
         return [("online", False)]
     if isinstance(block.scale, Tensor):
         return [("fixed", True), ("online", True)]
@@ -343,7 +357,7 @@ def ways(block: Block, phi: bool) -> list[tuple[str, bool]]:
 def _transposed(block: Block) -> Block:
     """Rows for columns."""
     excluded = tuple(Diagonal(e.row_start + e.offset, e.row_stop + e.offset, -e.offset) for e in block.excluded)
-    return replace(block, rows_Rd=block.columns_Cd, columns_Cd=block.rows_Rd, excluded=excluded)
+    return replace(block, rows=block.columns, columns=block.rows, excluded=excluded)
 
 
 def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
@@ -356,6 +370,7 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
     sums_kernel[(row_tiles, parts)](
         block.rows_Rd,
         block.columns_Cd,
+        *factors_of(block),
         block.scale,
         *parameters(sums, block.rows_Rd.device),
         partial,
@@ -382,6 +397,7 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
     mirrored_sums_kernel[(row_tiles, parts)](
         block.rows_Rd,
         block.columns_Cd,
+        *factors_of(block),
         block.scale,
         *parameters(rows, block.rows_Rd.device),
         row_partial,
@@ -464,7 +480,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     dtype = block.rows_Rd.dtype
     unit: float | Tensor = 1.0
     if dtype == torch.float16:
-        unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=4 if is_phi else 14)
+        unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=3 if is_phi else 13)
         rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
     tiling = gradients_tiling(*_feature_kind(block))
     (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
@@ -481,6 +497,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
         gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
             block.rows_Rd,
             block.columns_Cd,
+            *factors_of(block),
             *own,
             *other,
             out,
@@ -577,29 +594,42 @@ def offsets(block: Block) -> tuple[int, int, int, int, int]:
     return split, early[0], early[1], late[0], late[1]
 
 
+def factors_of(block: Block) -> tuple[Tensor, Tensor]:
+    """Of rows and columns, as the kernels take them."""
+    rows, columns = block.rows.factors, block.columns.factors
+    return block.rows_Rd if rows is None else rows, block.columns_Cd if columns is None else columns
+
+
 def _feature_constants(block: Block) -> dict[str, Any]:
     padded, dtype = padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
     assert block.rows_Rd.stride() == block.columns_Cd.stride() == (padded, 1), "embeddings come from `operand`"
     chunks = 1 if padded * dtype.itemsize <= BYTES_AT_ONCE else padded // CHUNK
     precision = FLOAT32_PRODUCTS if dtype == torch.float32 else None
-    return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
+    has_factors = block.rows.factors is not None
+    return {"FACTORS": has_factors, "CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
 
 
-def parameters(of: AnySums | LogSumExp | MeanPhi, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
+def parameters(of: AnySums | AnyReduction, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
     """The numbers a phi closes over, those that are tensors on the device."""
-    known = (of.phi.parameters or ()) if isinstance(of, PhiSums | MeanPhi) else ()
+    phi = _phi_of(of)
+    known = () if phi is None else phi.parameters or ()
     first, second, *_ = (*(p.to(device) if isinstance(p, Tensor) else float(p) for p in known), 0.0, 0.0)
     return first, second
 
 
-def parameter_constants(of: AnySums | LogSumExp | MeanPhi) -> dict[str, Any]:
-    phi = of.phi if isinstance(of, PhiSums | MeanPhi) else None
-    first, second, *_ = (*((phi.parameters or ()) if phi is not None else ()), 0.0, 0.0)
+def parameter_constants(of: AnySums | AnyReduction) -> dict[str, Any]:
+    phi = _phi_of(of)
+    first, second, *_ = (*(() if phi is None else phi.parameters or ()), 0.0, 0.0)
     return {
         "FIRST_IS_TENSOR": isinstance(first, Tensor),
         "SECOND_IS_TENSOR": isinstance(second, Tensor),
         "PHI": None if phi is None else device_code(phi),
     }
+
+
+def _phi_of(of: AnySums | AnyReduction) -> Phi | None:
+    """A log-sum-exp has none."""
+    return of.phi if isinstance(of, PhiSums | MeanPhi | SelectedPhiSums | SelectedPhi) else None
 
 
 def _tiles(count: int, edge: int) -> int:

@@ -20,20 +20,65 @@ import torch
 from torch import Tensor
 
 from flatclr.contrast.known import Codes
-from flatclr.contrast.numerics import effective_share
+from flatclr.contrast.numerics import effective_share, inverse_norms
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Diagonal
 
 
 @dataclass(frozen=True)
+class Embeddings:
+    """As they came and as they are contrasted."""
+
+    given: Tensor  # [R, d]
+    ready: Tensor  # in accumulation precision, on the sphere if asked
+    normalized: bool
+
+    @classmethod
+    def of(cls, given: Tensor | None, ready: Tensor | None, *, normalized: bool) -> Embeddings | None:
+        """Of a queue, if there is one."""
+        return None if given is None or ready is None else cls(given, ready, normalized)
+
+    def exact(self, dtype: torch.dtype) -> Rows:
+        """In a type of few bits, on the sphere as they came: times a power of two, with factors between 1 and 2."""
+        if not self.normalized:
+            return Rows(self.given.to(dtype))
+        rows = self.given.to(self.ready.dtype)
+        mantissas, exponents = torch.frexp(inverse_norms(rows))
+        powers = torch.ldexp(torch.ones_like(mantissas), exponents - 1)
+        return Rows((rows * powers).to(dtype), mantissas.mul_(2).squeeze(1))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Embeddings as a backend multiplies them; a row times its factor is what it stands for."""
+
+    values: Tensor  # [R, d]
+    factors: Tensor | None = None  # [R]; None: all are 1
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> Rows:
+        return Rows(self.values[rows], None if self.factors is None else self.factors[rows])
+
+
+@dataclass(frozen=True)
 class Block:
-    rows_Rd: Tensor
-    columns_Cd: Tensor
+    rows: Rows
+    columns: Rows
     scale: float | Tensor  # inverse temperature
     excluded: tuple[Diagonal, ...] = ()
     symmetric: bool = False  # rows and columns are the same embeddings
     bounded: bool = False  # on the unit sphere: no score exceeds the scale
     codes: Codes | None = None  # labels and ids of rows and columns, which exclude more pairs
+
+    @property
+    def rows_Rd(self) -> Tensor:
+        return self.rows.values
+
+    @property
+    def columns_Cd(self) -> Tensor:
+        return self.columns.values
 
 
 @dataclass(frozen=True)
@@ -42,6 +87,11 @@ class Side:
 
     value: Tensor
     gradient: Tensor
+
+    @property
+    def reach(self) -> Tensor:
+        """The largest weight that a pair of an anchor can have, but for the slope of a phi."""
+        return self.gradient
 
     def part(self, anchors: slice) -> Self:
         return replace(self, value=self.value[anchors], gradient=self.gradient[anchors])
@@ -173,10 +223,10 @@ class PhiSums:
         return [sums / negatives for sums in (self.total, self.moment) if sums is not None]
 
 
-AnySums = LogSumExpSums | PhiSums
+PlainSums = LogSumExpSums | PhiSums
 
 
-def start_sums(phi: Phi | None, anchors: int, like: Tensor, *, with_moment: bool) -> AnySums:
+def start_sums(phi: Phi | None, anchors: int, like: Tensor, *, with_moment: bool) -> PlainSums:
     if phi is None:
         return LogSumExpSums.start(anchors, like, with_moment=with_moment)
     return PhiSums.start(phi, anchors, like, with_moment=with_moment)
@@ -189,8 +239,8 @@ class Ready:
     rows: Tensor  # [2n, d], view a then view b, in accumulation precision, on the sphere if asked
     inverse_norms: Tensor | None  # [2n, 1] of the rows as they came, if they were put on the sphere
     positive: Tensor  # score of every anchor's positive
-    operand: Tensor  # the rows as the products take them
-    sums: AnySums  # of every anchor, with nothing in them yet
+    operand: Rows  # the rows as the products take them
+    sums: PlainSums  # of every anchor, with nothing in them yet
 
 
 @dataclass(frozen=True)

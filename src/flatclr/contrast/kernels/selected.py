@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from flatclr.contrast.kernels.reductions import LogSumExpSums, Side, Tile
+from flatclr.contrast.kernels.reductions import LogSumExp, LogSumExpSums, MeanPhi, PhiSums, Side, Tile
 from flatclr.contrast.phi import Phi
 
 
@@ -48,6 +48,10 @@ class SelectedSide(Side):
     """A side whose anchors look through a lens; the values of anchors that count nothing must be finite."""
 
     lens: Lens = Lens()
+
+    @property
+    def reach(self) -> Tensor:
+        return self.gradient if self.lens.scale is None else self.gradient * self.lens.scale
 
     def part(self, anchors: slice) -> Self:
         return replace(super().part(anchors), lens=self.lens.part(anchors))
@@ -164,3 +168,7 @@ class SelectedPhi:
                 slopes = side.lens.weigh(slopes.masked_fill(unseen, 0.0), dim)
                 weights += slopes.mul_(side.gradient.unsqueeze(dim))
         return weights
+
+
+AnySums = LogSumExpSums | PhiSums | SelectedPhiSums
+AnyReduction = LogSumExp | MeanPhi | SelectedLogSumExp | SelectedPhi

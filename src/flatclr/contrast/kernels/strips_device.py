@@ -1,21 +1,29 @@
-"""What `strips` runs on the device: tiles of scores of wide embeddings, multiplied chunk by chunk.
+"""What `strips_triton` runs on the device: tiles of scores of wide embeddings, multiplied chunk by chunk.
 
-A program makes one tile. Its sums, or its pair weights in the type of the embeddings, are all that leaves it.
+A program makes one tile. Its sums, or its pair weights in the type of the embeddings, are all that leaves it. A pair
+that is not meant has the score -inf. What belongs to one side of a tile comes as a tuple of pointers, one entry per
+row or column; those that a launch does not need are never read:
+
+    (factors, labels, ids, own scales, limits, shifts)
 """
 
 import triton
 import triton.language as tl
 
 from flatclr.contrast.kernels.fused_device import (
+    LN2,
     LOG2E,
-    _count,
+    LOWEST,
     _fixed_shift,
     _other_way,
-    _partly,
+    _row_scale,
     _scalar,
+    _scores,
     _store_sums,
-    _terms,
+    _unit_scale,
 )
+
+NOT_MEANT = tl.constexpr(float("-inf"))
 
 
 @triton.jit
@@ -52,22 +60,163 @@ def _wide_products(
     return products
 
 
+@triton.jit
+def _meets_itself(row0, column0, samples, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Whether a tile may hold two embeddings of one sample: (samples of these rows, the first's place, of all)."""
+    row = row0 % samples[0]
+    column = column0 % samples[2]
+    turns = (row + BLOCK_M > samples[0]) | (column + BLOCK_N > samples[2])
+    row += samples[1]
+    return turns | ((row < column + BLOCK_N) & (column < row + BLOCK_M))
+
+
+@triton.jit
+def _strip_scores(
+    rows_ptr,
+    columns_ptr,
+    row_side,
+    column_side,
+    row0,
+    column0,
+    row_count,
+    column_count,
+    samples,
+    scale,
+    WAY: tl.constexpr,
+    SAME_SAMPLE: tl.constexpr,
+    LABELS: tl.constexpr,
+    IDS: tl.constexpr,
+    FACTORS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Scores of a tile in the unit of its way, -inf where a pair is not meant.
+
+    LABELS: "apart" leaves out pairs of one label, "together" leaves out all others.
+    """
+    products = _wide_products(rows_ptr, columns_ptr, row0, column0, FEATURES, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+    rows = row0 + tl.arange(0, BLOCK_M)
+    columns = column0 + tl.arange(0, BLOCK_N)
+    row_scale = _row_scale(_unit_scale(scale, WAY), row_side[0], rows, row_count, FACTORS)
+    scores = _scores(products, row_scale, column_side[0], columns, column_count, 0, FACTORS)
+    touched = (row0 + BLOCK_M > row_count) | (column0 + BLOCK_N > column_count)
+    if SAME_SAMPLE:
+        touched = touched | _meets_itself(row0, column0, samples, BLOCK_M, BLOCK_N)
+    if touched:
+        meant = (rows < row_count)[:, None] & (columns < column_count)[None, :]
+        if SAME_SAMPLE:
+            meant = meant & ((rows % samples[0] + samples[1])[:, None] != (columns % samples[2])[None, :])
+        scores = tl.where(meant, scores, NOT_MEANT)
+    if LABELS != "any":
+        row_label = tl.load(row_side[1] + rows, mask=rows < row_count, other=0)
+        column_label = tl.load(column_side[1] + columns, mask=columns < column_count, other=0)
+        same = row_label[:, None] == column_label[None, :]
+        if LABELS == "apart":
+            same = same == 0
+        scores = tl.where(same, scores, NOT_MEANT)
+    if IDS:
+        row_id = tl.load(row_side[2] + rows, mask=rows < row_count, other=0)
+        column_id = tl.load(column_side[2] + columns, mask=columns < column_count, other=0)
+        scores = tl.where(row_id[:, None] == column_id[None, :], NOT_MEANT, scores)
+    return scores
+
+
+@triton.jit
+def _seen(
+    scores, scale, side, at, count, WAY: tl.constexpr, AXIS: tl.constexpr, OWN_SCALE: tl.constexpr, LIMIT: tl.constexpr
+):
+    """The scores as the anchors on one side see them, who are added up along AXIS."""
+    if OWN_SCALE:
+        scale = tl.load(side[3] + at, mask=at < count, other=0.0)
+        scores = tl.where(scores == NOT_MEANT, NOT_MEANT, scores * tl.expand_dims(scale, AXIS))
+    if LIMIT:
+        limit = tl.load(side[4] + at, mask=at < count, other=0.0) * _unit_scale(1.0, WAY)
+        sign = tl.where(scale < 0, -1.0, 1.0)
+        if OWN_SCALE:
+            sign = tl.expand_dims(sign, AXIS)
+        scores = tl.where(scores * sign > tl.expand_dims(limit, AXIS), NOT_MEANT, scores)
+    return scores
+
+
+@triton.jit
+def _add_up(
+    scores,
+    scale,
+    side,
+    at,
+    count,
+    first,
+    second,
+    sums_at,
+    quantity,
+    counts_at,
+    slopes_at,
+    WAY: tl.constexpr,
+    PHI: tl.constexpr,
+    AXIS: tl.constexpr,
+    WITH_MOMENT: tl.constexpr,
+    OWN_SCALE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    COUNTED: tl.constexpr,
+):
+    """The sums of the anchors on one side of a tile, stored."""
+    inside = at < count
+    seen = _seen(scores, scale, side, at, count, WAY, AXIS, OWN_SCALE, LIMIT)
+    peak = tl.zeros(at.shape, tl.float32)
+    if WAY == "phi":
+        values = tl.where(seen == NOT_MEANT, 0.0, seen)
+        if SHIFTED:
+            values -= tl.expand_dims(tl.load(side[5] + at, mask=inside, other=0.0), AXIS)
+        terms, slopes = PHI(values, first, second)
+        terms = tl.where(seen == NOT_MEANT, 0.0, terms)
+        slopes = tl.where(seen == NOT_MEANT, 0.0, slopes)
+        squares = peak
+        if COUNTED:
+            tl.store(slopes_at, tl.sum(slopes, AXIS), mask=inside)
+        if WITH_MOMENT:
+            moments = tl.where(seen == NOT_MEANT, 0.0, slopes * seen)
+    else:
+        if WAY == "online":
+            peak = tl.maximum(tl.max(seen, AXIS), LOWEST)
+            terms = tl.exp2(seen - tl.expand_dims(peak, AXIS))
+        else:
+            terms = tl.exp2(seen - _fixed_shift(scale))
+        squares = tl.sum(terms * terms, AXIS)
+        if WITH_MOMENT:
+            moments = tl.where(seen == NOT_MEANT, 0.0, terms * (seen * LN2))
+    if COUNTED:
+        tl.store(counts_at, tl.sum((seen != NOT_MEANT).to(tl.float32), AXIS), mask=inside)
+    total = tl.sum(terms, AXIS)
+    moment = total
+    if WITH_MOMENT:
+        moment = tl.sum(moments, AXIS)
+    _store_sums(sums_at, quantity, inside, total, squares, moment, peak, WAY, WITH_MOMENT)
+
+
 @triton.jit(do_not_specialize=["row_first", "row_count", "column_count", "strip_rows", "row_tiles", "column_tiles"])
 def strip_sums_kernel(
     rows_ptr,
     columns_ptr,
+    row_side,
+    column_side,
     scale,
     first,
     second,
     row_sums_ptr,
     column_sums_ptr,
+    row_extras_ptr,
+    column_extras_ptr,
     row_first,
     row_count,
     column_count,
     strip_rows,
     row_tiles,
     column_tiles,
-    offsets,
+    samples,
     SCALE_IS_TENSOR: tl.constexpr,
     FIRST_IS_TENSOR: tl.constexpr,
     SECOND_IS_TENSOR: tl.constexpr,
@@ -76,6 +225,14 @@ def strip_sums_kernel(
     PHI: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     WITH_COLUMNS: tl.constexpr,
+    SAME_SAMPLE: tl.constexpr,
+    LABELS: tl.constexpr,
+    IDS: tl.constexpr,
+    OWN_SCALE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    COUNTED: tl.constexpr,
+    FACTORS: tl.constexpr,
     FEATURES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -83,7 +240,10 @@ def strip_sums_kernel(
     GROUP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Sums of a tile's rows [quantity, column tile, row of strip] and of its columns [quantity, row tile, column]."""
+    """Sums of a tile's rows [quantity, column tile, row of strip] and of its columns [quantity, row tile, column].
+
+    COUNTED: the extras are how many pairs were added up and, of a phi, the sum of its slopes.
+    """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
@@ -92,89 +252,118 @@ def strip_sums_kernel(
     row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
     column0 = column_tile * BLOCK_N
-    products = _wide_products(rows_ptr, columns_ptr, row0, column0, FEATURES, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
-    within = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column0 + tl.arange(0, BLOCK_N)
-    row_at = row_sums_ptr + tl.cast(column_tile, tl.int64) * strip_rows + within
+    scores = _strip_scores(
+        rows_ptr,
+        columns_ptr,
+        row_side,
+        column_side,
+        row0,
+        column0,
+        row_count,
+        column_count,
+        samples,
+        scale,
+        WAY,
+        SAME_SAMPLE,
+        LABELS,
+        IDS,
+        FACTORS,
+        FEATURES,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        PRECISION,
+    )
+    rows = row0 + tl.arange(0, BLOCK_M)
+    row_at = tl.cast(column_tile, tl.int64) * strip_rows + row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row_quantity = tl.cast(column_tiles, tl.int64) * strip_rows
-    column_at = column_sums_ptr + tl.cast(row_tile, tl.int64) * column_count + columns
-    column_quantity = tl.cast(row_tiles, tl.int64) * column_count
-    if WAY == "online":
-        exponents = products * (scale * LOG2E)
-        if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
-            counts = _count(row0, column0, row_count, column_count, offsets, 0, BLOCK_M, BLOCK_N)
-            exponents = tl.where(counts, exponents, float("-inf"))
-        peak = tl.maximum(tl.max(exponents, 1), -3.0e38)
-        terms = tl.exp2(exponents - peak[:, None])
-        moments = tl.where(terms > 0, terms * products * scale, 0.0)
-        _store_sums(
-            row_at,
-            row_quantity,
-            within < strip_rows,
-            tl.sum(terms, 1),
-            tl.sum(terms * terms, 1),
-            tl.sum(moments, 1),
-            peak,
-            WAY,
-            WITH_MOMENT,
-        )
-        if WITH_COLUMNS:
-            peak = tl.maximum(tl.max(exponents, 0), -3.0e38)
-            terms = tl.exp2(exponents - peak[None, :])
-            moments = tl.where(terms > 0, terms * products * scale, 0.0)
-            _store_sums(
-                column_at,
-                column_quantity,
-                columns < column_count,
-                tl.sum(terms, 0),
-                tl.sum(terms * terms, 0),
-                tl.sum(moments, 0),
-                peak,
-                WAY,
-                WITH_MOMENT,
-            )
-    else:
-        terms, moments = _terms(
-            products,
-            row0,
-            column0,
-            row_count,
-            column_count,
-            offsets,
+    _add_up(
+        scores,
+        scale,
+        row_side,
+        rows,
+        row_count,
+        first,
+        second,
+        row_sums_ptr + row_at,
+        row_quantity,
+        row_extras_ptr + row_at,
+        row_extras_ptr + row_quantity + row_at,
+        WAY,
+        PHI,
+        1,
+        WITH_MOMENT,
+        OWN_SCALE,
+        LIMIT,
+        SHIFTED,
+        COUNTED,
+    )
+    if WITH_COLUMNS:
+        columns = column0 + tl.arange(0, BLOCK_N)
+        column_at = tl.cast(row_tile, tl.int64) * column_count + columns
+        column_quantity = tl.cast(row_tiles, tl.int64) * column_count
+        _add_up(
+            scores,
             scale,
+            column_side,
+            columns,
+            column_count,
             first,
             second,
+            column_sums_ptr + column_at,
+            column_quantity,
+            column_extras_ptr + column_at,
+            column_extras_ptr + column_quantity + column_at,
             WAY,
             PHI,
             0,
-            BLOCK_M,
-            BLOCK_N,
+            WITH_MOMENT,
+            OWN_SCALE,
+            LIMIT,
+            SHIFTED,
+            COUNTED,
         )
-        total = tl.sum(terms, 1)
-        squares = total
-        moment = total
-        if WAY != "phi":
-            squares = tl.sum(terms * terms, 1)
-        if WITH_MOMENT:
-            moment = tl.sum(moments, 1)
-        _store_sums(row_at, row_quantity, within < strip_rows, total, squares, moment, total, WAY, WITH_MOMENT)
-        if WITH_COLUMNS:
-            total = tl.sum(terms, 0)
-            squares = total
-            moment = total
-            if WAY != "phi":
-                squares = tl.sum(terms * terms, 0)
-            if WITH_MOMENT:
-                moment = tl.sum(moments, 0)
-            _store_sums(
-                column_at, column_quantity, columns < column_count, total, squares, moment, total, WAY, WITH_MOMENT
-            )
+
+
+@triton.jit
+def _slopes(
+    scores,
+    scale,
+    side,
+    at,
+    count,
+    value_ptr,
+    first,
+    second,
+    WAY: tl.constexpr,
+    PHI: tl.constexpr,
+    AXIS: tl.constexpr,
+    OWN_SCALE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHIFTED: tl.constexpr,
+):
+    """d value / d score for the anchors on one side of a tile; `fixed`, what is left of it is in their weight."""
+    seen = _seen(scores, scale, side, at, count, WAY, AXIS, OWN_SCALE, LIMIT)
+    if WAY == "phi":
+        values = tl.where(seen == NOT_MEANT, 0.0, seen)
+        if SHIFTED:
+            values -= tl.expand_dims(tl.load(side[5] + at, mask=at < count, other=0.0), AXIS)
+        _, slopes = PHI(values, first, second)
+        slopes = tl.where(seen == NOT_MEANT, 0.0, slopes)
+    elif WAY == "online":
+        value = tl.load(value_ptr + at, mask=at < count, other=0.0) * LOG2E
+        slopes = tl.exp2(seen - tl.expand_dims(value, AXIS))
+    else:
+        slopes = tl.exp2(seen - _fixed_shift(scale))
+    return slopes
 
 
 @triton.jit(do_not_specialize=["row_first", "row_count", "column_count", "row_tiles", "column_tiles"])
 def strip_weights_kernel(
     rows_ptr,
     columns_ptr,
+    row_side,
+    column_side,
     row_value_ptr,
     row_weight_ptr,
     column_value_ptr,
@@ -189,7 +378,7 @@ def strip_weights_kernel(
     row_tiles,
     column_tiles,
     out_stride,
-    offsets,
+    samples,
     SCALE_IS_TENSOR: tl.constexpr,
     FIRST_IS_TENSOR: tl.constexpr,
     SECOND_IS_TENSOR: tl.constexpr,
@@ -198,6 +387,13 @@ def strip_weights_kernel(
     PHI: tl.constexpr,
     ROW_ANCHORS: tl.constexpr,
     COLUMN_ANCHORS: tl.constexpr,
+    SAME_SAMPLE: tl.constexpr,
+    LABELS: tl.constexpr,
+    IDS: tl.constexpr,
+    OWN_SCALE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    FACTORS: tl.constexpr,
     FEATURES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -205,7 +401,7 @@ def strip_weights_kernel(
     GROUP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """w_i D_ij + w_j D_ji of every pair of the strip, in the type of the embeddings: [row of strip, column]."""
+    """w_i D_ij + w_j D_ji of every pair of the strip times its factors, in the type of the embeddings."""
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
@@ -214,38 +410,72 @@ def strip_weights_kernel(
     row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
     column0 = column_tile * BLOCK_N
-    products = _wide_products(rows_ptr, columns_ptr, row0, column0, FEATURES, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+    scores = _strip_scores(
+        rows_ptr,
+        columns_ptr,
+        row_side,
+        column_side,
+        row0,
+        column0,
+        row_count,
+        column_count,
+        samples,
+        scale,
+        WAY,
+        SAME_SAMPLE,
+        LABELS,
+        IDS,
+        FACTORS,
+        FEATURES,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        PRECISION,
+    )
     rows = row0 + tl.arange(0, BLOCK_M)
     columns = column0 + tl.arange(0, BLOCK_N)
-    row_weight = tl.zeros([BLOCK_M], tl.float32)
-    column_weight = tl.zeros([BLOCK_N], tl.float32)
+    weights = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     if ROW_ANCHORS:
-        row_weight = tl.load(row_weight_ptr + rows, mask=rows < row_count, other=0.0)
+        weight = tl.load(row_weight_ptr + rows, mask=rows < row_count, other=0.0)
+        slopes = _slopes(
+            scores,
+            scale,
+            row_side,
+            rows,
+            row_count,
+            row_value_ptr,
+            first,
+            second,
+            WAY,
+            PHI,
+            1,
+            OWN_SCALE,
+            LIMIT,
+            SHIFTED,
+        )
+        weights = slopes * weight[:, None]
     if COLUMN_ANCHORS:
-        column_weight = tl.load(column_weight_ptr + columns, mask=columns < column_count, other=0.0)
-    if WAY == "online":
-        exponents = products * (scale * LOG2E)
-        weights = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        if ROW_ANCHORS:
-            row_value = tl.load(row_value_ptr + rows, mask=rows < row_count, other=0.0) * LOG2E
-            weights += tl.exp2(exponents - row_value[:, None]) * row_weight[:, None]
-        if COLUMN_ANCHORS:
-            column_value = tl.load(column_value_ptr + columns, mask=columns < column_count, other=0.0) * LOG2E
-            weights += tl.exp2(exponents - column_value[None, :]) * column_weight[None, :]
-    else:
-        if WAY == "fixed":
-            slopes = tl.exp2(products * (scale * LOG2E) - _fixed_shift(scale))
-        else:
-            _, slopes = PHI(products * scale, first, second)
-        if ROW_ANCHORS and COLUMN_ANCHORS:
-            weights = slopes * (row_weight[:, None] + column_weight[None, :])
-        elif ROW_ANCHORS:
-            weights = slopes * row_weight[:, None]
-        else:
-            weights = slopes * column_weight[None, :]
-    if _partly(row0, column0, row_count, column_count, offsets, BLOCK_M, BLOCK_N):
-        counts = _count(row0, column0, row_count, column_count, offsets, 0, BLOCK_M, BLOCK_N)
-        weights = tl.where(counts, weights, 0.0)
+        weight = tl.load(column_weight_ptr + columns, mask=columns < column_count, other=0.0)
+        slopes = _slopes(
+            scores,
+            scale,
+            column_side,
+            columns,
+            column_count,
+            column_value_ptr,
+            first,
+            second,
+            WAY,
+            PHI,
+            0,
+            OWN_SCALE,
+            LIMIT,
+            SHIFTED,
+        )
+        weights += slopes * weight[None, :]
+    if FACTORS:
+        weights *= tl.load(row_side[0] + rows, mask=rows < row_count, other=0.0)[:, None]
+        weights *= tl.load(column_side[0] + columns, mask=columns < column_count, other=0.0)[None, :]
     # the strip is padded to whole tiles, so nothing is masked; places in a tile fit 32 bits, which spares registers
     corner = out_ptr + tl.cast(row_tile * BLOCK_M, tl.int64) * out_stride + column0
     places = tl.arange(0, BLOCK_M)[:, None] * out_stride + tl.arange(0, BLOCK_N)[None, :]

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from flatclr.contrast.kernels.reductions import (
-    AnySums,
     Block,
+    Embeddings,
     PhiSums,
+    PlainSums,
     Ready,
     Reduction,
+    Rows,
     SideT,
     SumsT,
     Tile,
@@ -52,9 +54,14 @@ def require_known(phi: Phi) -> None:
     """Nothing to refuse."""
 
 
-def operand(embeddings_Rd: Tensor, dtype: torch.dtype) -> Tensor:
+def operand(embeddings: Embeddings, dtype: torch.dtype) -> Rows:
     """Embeddings as the products take them: here in accumulation precision, whatever type they came in."""
-    return embeddings_Rd
+    return Rows(embeddings.ready)
+
+
+def laid_out(rows_Rd: Tensor) -> Tensor:
+    """As they are."""
+    return rows_Rd
 
 
 def ready(
@@ -71,10 +78,12 @@ def ready(
     unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
     view_a, view_b = unit.chunk(2)
     positive = ((view_a * view_b).sum(1) * scale).repeat(anchor_groups)
-    return Ready(unit, inverse_norms, positive, unit, start_sums(phi, len(positive), unit, with_moment=with_moment))
+    return Ready(
+        unit, inverse_norms, positive, Rows(unit), start_sums(phi, len(positive), unit, with_moment=with_moment)
+    )
 
 
-def finish(sums: AnySums, positive: Tensor, negatives: int) -> list[Tensor]:
+def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
     """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
     value, *others = sums.finish(negatives)
     return [value, *([] if isinstance(sums, PhiSums) else [value - positive]), *others]

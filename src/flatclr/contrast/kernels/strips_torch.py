@@ -1,0 +1,121 @@
+"""Strips in PyTorch's own operations: on any device, of any relation, with any phi.
+
+Shape suffixes: R rows, C columns, d features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.kernels.reductions import Block, Embeddings, MeanPhi, Ready, Reduction, Rows, SideT, SumsT, Tile
+from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, products, strips_of
+from flatclr.contrast.kernels.tiled_torch import (
+    finish,
+    knows,
+    laid_out,
+    require_known,
+    require_usable,
+    run,
+    try_launch,
+    views_gradient,
+)
+from flatclr.contrast.phi import Phi
+
+__all__ = [
+    "block_gradients",
+    "finish",
+    "knows",
+    "laid_out",
+    "operand",
+    "ready",
+    "reduce_block",
+    "require_known",
+    "require_usable",
+    "run",
+    "try_launch",
+    "views_gradient",
+]
+
+BYTES_PER_PAIR = 16  # scores, weights and what is made of them on the way
+
+
+def operand(embeddings: Embeddings, dtype: torch.dtype) -> Rows:
+    """Embeddings in the type of the views."""
+    return embeddings.exact(dtype)
+
+
+def ready(
+    views: tuple[Tensor, ...],
+    scale: float | Tensor,
+    phi: Phi | None,
+    *,
+    normalize: bool,
+    anchor_groups: int,
+    with_moment: bool,
+) -> Ready:
+    """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
+    found = tiled_torch.ready(
+        views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment
+    )
+    stack = Embeddings(torch.cat(views), found.rows, normalize)
+    return Ready(found.rows, found.inverse_norms, found.positive, operand(stack, views[0].dtype), found.sums)
+
+
+def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
+    """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
+    others = None if block.symmetric else columns  # rows of a symmetric block have seen everything
+    for strip in _strips(block):
+        rows.part(strip).add_tile(_scores(block, strip), _tile(block, strip), others)
+
+
+def block_gradients(
+    block: Block,
+    reduction: Reduction[SideT],
+    rows: SideT | None,
+    columns: SideT | None,
+    *,
+    need_rows: bool,
+    need_columns: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the block's rows and columns; a symmetric block's are in the first.
+
+    With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
+    """
+    dtype = block.rows_Rd.dtype
+    unit, rows, columns = in_units(rows, columns, dtype, reduction)
+    if isinstance(reduction, MeanPhi):
+        reduction = replace(reduction, negatives=1)  # their share is in the unit
+
+    def weigh(strip: slice) -> Tensor:
+        own = None if rows is None else rows.part(strip)
+        weights = reduction.pair_weights(_scores(block, strip), _tile(block, strip), own, columns)
+        return _with_factors(weights, block, strip).to(dtype)
+
+    return gradients_from_weights(
+        block, _strips(block), weigh, block.scale * unit, need_rows=need_rows, need_columns=need_columns
+    )
+
+
+def _strips(block: Block) -> list[slice]:
+    return strips_of(len(block.rows_Rd), len(block.columns_Cd), BYTES_PER_PAIR)
+
+
+def _scores(block: Block, strip: slice) -> Tensor:
+    scores = products(block.rows_Rd[strip], block.columns_Cd.T)
+    return _with_factors(scores, block, strip).mul_(block.scale)
+
+
+def _with_factors(pairs: Tensor, block: Block, strip: slice) -> Tensor:
+    """Times the factors of both ends, in place."""
+    rows, columns = block.rows.factors, block.columns.factors
+    if rows is not None and columns is not None:
+        pairs.mul_(rows[strip].unsqueeze(1)).mul_(columns)
+    return pairs
+
+
+def _tile(block: Block, strip: slice) -> Tile:
+    return Tile(strip, slice(0, len(block.columns_Cd)), block.excluded, False, block.codes)

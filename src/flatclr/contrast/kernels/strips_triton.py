@@ -1,0 +1,329 @@
+"""Strips whose tiles are made by Triton kernels, on CUDA devices; what runs there is in `strips_device`.
+
+Partial sums are added in a fixed order, so results repeat bit by bit. Nothing waits for the device.
+
+Shape suffixes: R rows, C columns, d features, Q quantities, S slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatclr.contrast.kernels import fused_triton, tiled_torch
+from flatclr.contrast.kernels.fused_triton import (
+    FLOAT32_PRODUCTS,
+    finish,
+    knows,
+    laid_out,
+    operand,
+    require_known,
+    require_usable,
+    run,
+    try_launch,
+)
+from flatclr.contrast.kernels.reductions import (
+    Block,
+    Embeddings,
+    MeanPhi,
+    PhiSums,
+    Ready,
+    Side,
+)
+from flatclr.contrast.kernels.selected import (
+    AnyReduction,
+    AnySums,
+    Lens,
+    SelectedLogSumExpSums,
+    SelectedPhi,
+    SelectedPhiSums,
+    SelectedSide,
+)
+from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
+from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weights_kernel
+from flatclr.contrast.phi import Phi
+
+__all__ = ["finish", "knows", "laid_out", "operand", "require_known", "require_usable", "run", "try_launch"]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """One tile per program, and how it is run."""
+
+    rows: int
+    columns: int
+    features: int
+    warps: int
+    stages: int
+    group: int = 8
+
+    def constants(self, features: int) -> dict[str, int | bool]:
+        """For rows padded to so many features, of which a step must not read more."""
+        return {
+            "BLOCK_M": self.rows,
+            "BLOCK_N": self.columns,
+            "BLOCK_K": min(self.features, features),
+            "GROUP": self.group,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "enable_fp_fusion": True,
+        }
+
+
+SUMS_TILING = {2: Tiling(256, 128, 64, 8, 3, group=16), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
+WEIGHTS_TILING = {2: Tiling(256, 128, 64, 8, 3, group=16), 4: Tiling(64, 64, 32, 4, 2)}
+
+
+def ready(
+    views: tuple[Tensor, ...],
+    scale: float | Tensor,
+    phi: Phi | None,
+    *,
+    normalize: bool,
+    anchor_groups: int,
+    with_moment: bool,
+) -> Ready:
+    """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
+    if len(views) == 2:
+        return fused_triton.ready(
+            views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment
+        )
+    found = tiled_torch.ready(
+        views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment
+    )
+    stack = Embeddings(torch.cat(views), found.rows, normalize)
+    return replace(found, operand=operand(stack, views[0].dtype))
+
+
+def views_gradient(
+    from_negatives: Tensor | None,
+    pull: Tensor | None,
+    unit: Tensor,
+    inverse_norms: Tensor | None,
+    scale: float | Tensor,
+    *,
+    views: int,
+    sign: float,
+    factor: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, ...]:
+    """Gradients of the views from what their rows get as negatives and from their positive scores."""
+    gradient = fused_triton.views_gradient if views == 2 else tiled_torch.views_gradient
+    return gradient(
+        from_negatives, pull, unit, inverse_norms, scale, views=views, sign=sign, factor=factor, dtype=dtype
+    )
+
+
+def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
+    """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
+    others = None if block.symmetric else columns
+    tiling = SUMS_TILING[block.rows_Rd.dtype.itemsize]
+    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    column_tiles = -(-column_count // tiling.columns)
+    row_side, column_side = _of_side(block, rows, of_rows=True), _of_side(block, others, of_rows=False)
+    extras = 2 if isinstance(rows, SelectedLogSumExpSums | SelectedPhiSums) else 0
+    is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
+    for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
+        quantities = fused_triton.quantities_of(rows, way)
+        bytes_per_pair = 4 * (quantities + extras) * (1 / tiling.columns + (1 / tiling.rows if others else 0))
+        for strip in strips_of(row_count, column_count, bytes_per_pair, whole=tiling.rows):
+            height = strip.stop - strip.start
+            row_tiles = -(-height // tiling.rows)
+            new_sums = partial(block.rows_Rd.new_empty, dtype=torch.float32)
+            row_partial = new_sums(quantities + extras, column_tiles, height)
+            column_partial = row_partial if others is None else new_sums(quantities + extras, row_tiles, column_count)
+            if choose and extras:  # the launch whose turn it is not writes none
+                row_partial[quantities:].zero_()
+                column_partial[quantities:].zero_()
+            strip_sums_kernel[(row_tiles * column_tiles,)](
+                block.rows_Rd,
+                block.columns_Cd,
+                row_side,
+                column_side,
+                block.scale,
+                *fused_triton.parameters(rows, block.rows_Rd.device),
+                row_partial,
+                column_partial,
+                row_partial[quantities:],
+                column_partial[quantities:],
+                strip.start,
+                row_count,
+                column_count,
+                height,
+                row_tiles,
+                column_tiles,
+                _samples(block),
+                WAY=way,
+                CHOOSE=choose,
+                WITH_MOMENT=rows.moment is not None,
+                WITH_COLUMNS=others is not None,
+                COUNTED=bool(extras),
+                **_constants(block, rows, _lens(rows), shifted=getattr(rows, "shift", None) is not None),
+                **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
+            )
+            _merge(rows.part(strip), row_partial, quantities, block.scale, way, choose)
+            if others is not None:
+                _merge(others, column_partial, quantities, block.scale, way, choose)
+
+
+def block_gradients(
+    block: Block,
+    reduction: AnyReduction,
+    rows: Side | None,
+    columns: Side | None,
+    *,
+    need_rows: bool,
+    need_columns: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the block's rows and columns; a symmetric block's are in the first.
+
+    With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
+    """
+    unit, rows, columns = in_units(rows, columns, block.rows_Rd.dtype, reduction)
+    weigh = _Weights.of(block, reduction, rows, columns)
+    return gradients_from_weights(
+        block, weigh.strips(), weigh, block.scale * unit, need_rows=need_rows, need_columns=need_columns
+    )
+
+
+@dataclass
+class _Weights:
+    """The pair weights of a strip, in memory that the next strip takes over."""
+
+    block: Block
+    reduction: AnyReduction
+    rows: Side | None
+    columns: Side | None
+    ways: list[tuple[str, bool]]
+    sides: dict[str, tuple[Tensor, ...]]  # (value, weight) of the rows' anchors and of the columns', by way
+    tiling: Tiling
+    weights_RC: Tensor | None = None
+
+    @classmethod
+    def of(cls, block: Block, reduction: AnyReduction, rows: Side | None, columns: Side | None) -> _Weights:
+        is_phi = isinstance(reduction, MeanPhi | SelectedPhi)
+        own_scale = any(_lens(side).scale is not None for side in (rows, columns))
+        ways = fused_triton.ways(block, is_phi, own_scale=own_scale)
+        sides = {way: _values_and_weights(block, rows, columns, way) for way, _ in ways}
+        return cls(block, reduction, rows, columns, ways, sides, WEIGHTS_TILING[block.rows_Rd.dtype.itemsize])
+
+    def strips(self) -> list[slice]:
+        rows, dtype = self.block.rows_Rd.shape[0], self.block.rows_Rd.dtype
+        return strips_of(rows, self._stride, dtype.itemsize, whole=self.tiling.rows)
+
+    @property
+    def _stride(self) -> int:
+        return self._column_tiles * self.tiling.columns
+
+    @property
+    def _column_tiles(self) -> int:
+        return -(-len(self.block.columns_Cd) // self.tiling.columns)
+
+    def __call__(self, strip: slice) -> Tensor:
+        block, tiling = self.block, self.tiling
+        height, column_count = strip.stop - strip.start, len(block.columns_Cd)
+        row_tiles = -(-height // tiling.rows)
+        if self.weights_RC is None:
+            self.weights_RC = block.rows_Rd.new_empty(row_tiles * tiling.rows, self._stride)
+        lens = _lens(self.columns if self.rows is None else self.rows)
+        for way, choose in self.ways:
+            strip_weights_kernel[(row_tiles * self._column_tiles,)](
+                block.rows_Rd,
+                block.columns_Cd,
+                _of_side(block, self.rows, of_rows=True),
+                _of_side(block, self.columns, of_rows=False),
+                *self.sides[way],
+                self.weights_RC,
+                block.scale,
+                *fused_triton.parameters(self.reduction, block.rows_Rd.device),
+                strip.start,
+                len(block.rows_Rd),
+                column_count,
+                row_tiles,
+                self._column_tiles,
+                self._stride,
+                _samples(block),
+                WAY=way,
+                CHOOSE=choose,
+                ROW_ANCHORS=self.rows is not None,
+                COLUMN_ANCHORS=self.columns is not None,
+                **_constants(block, self.reduction, lens, shifted=isinstance(self.reduction, SelectedPhi)),
+                **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
+            )
+        return self.weights_RC[:height, :column_count]
+
+
+def _merge(sums: AnySums, partial_QSA: Tensor, quantities: int, scale: float | Tensor, way: str, choose: bool) -> None:
+    """Add the sums of all tiles; what counts pairs is behind the quantities."""
+    fused_triton.merge(sums, partial_QSA[:quantities], partial_QSA.shape[1], scale, way, choose)
+    if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums):
+        count, slopes = partial_QSA[quantities:]
+        sums.count.add_(count.sum(0).long())
+        if isinstance(sums, SelectedPhiSums):
+            sums.slopes.add_(slopes.sum(0))
+
+
+def _lens(of: object) -> Lens:
+    """How anchors see their scores."""
+    if isinstance(of, SelectedLogSumExpSums | SelectedPhiSums | SelectedSide):
+        return of.lens
+    return Lens()
+
+
+def _of_side(block: Block, anchors: AnySums | Side | None, *, of_rows: bool) -> tuple[Tensor, ...]:
+    """(factors, labels, ids, own scales, limits, shifts) of rows or of columns; rows stand in for what is not there."""
+    rows = block.rows if of_rows else block.columns
+    labels = ids = None
+    if block.codes is not None:
+        codes = block.codes
+        labels, ids = (codes.row_labels, codes.row_ids) if of_rows else (codes.column_labels, codes.column_ids)
+    lens = _lens(anchors)
+    shift = anchors.shift if isinstance(anchors, SelectedPhiSums) else None
+    if isinstance(anchors, SelectedSide):
+        shift = anchors.value  # of a log-sum-exp it is not read
+    found = (rows.factors, labels, ids, lens.scale, lens.limit, shift)
+    return tuple(rows.values if of is None else of.contiguous() for of in found)
+
+
+def _values_and_weights(block: Block, rows: Side | None, columns: Side | None, way: str) -> tuple[Tensor, ...]:
+    """Of the rows' anchors and of the columns'; an own scale is a slope of what an anchor sees, and so a weight."""
+    own, other = (
+        fused_triton.side_of(None if side is None else Side(side.value, side.reach), way, block.scale, block.rows_Rd)
+        for side in (rows, columns)
+    )
+    return *own, *other
+
+
+def _samples(block: Block) -> tuple[int, int, int]:
+    """(samples of these rows, place of their first among all, samples of all), view after view on both sides."""
+    if not block.excluded:
+        return 1, 0, 1
+    first = block.excluded[0]
+    offsets = [diagonal.offset for diagonal in block.excluded if diagonal.row_start == first.row_start]
+    everyone = offsets[1] - offsets[0] if len(offsets) > 1 else len(block.columns_Cd)
+    return first.row_stop - first.row_start, offsets[0], everyone
+
+
+def _constants(block: Block, of: AnySums | AnyReduction, lens: Lens, *, shifted: bool) -> dict[str, Any]:
+    features, dtype = fused_triton.padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
+    assert block.rows_Rd.stride() == block.columns_Cd.stride() == (features, 1), "embeddings come from `operand`"
+    codes, labels = block.codes, "any"
+    if codes is not None and codes.row_labels is not None and codes.column_labels is not None:
+        labels = "together" if codes.positives else "apart"
+    return {
+        "SCALE_IS_TENSOR": isinstance(block.scale, Tensor),
+        **fused_triton.parameter_constants(of),
+        "SAME_SAMPLE": bool(block.excluded),
+        "LABELS": labels,
+        "IDS": codes is not None and codes.row_ids is not None and codes.column_ids is not None,
+        "OWN_SCALE": lens.scale is not None,
+        "LIMIT": lens.limit is not None,
+        "SHIFTED": shifted,
+        "FACTORS": block.rows.factors is not None,
+        "FEATURES": features,
+        "PRECISION": FLOAT32_PRODUCTS if dtype == torch.float32 else None,
+    }
