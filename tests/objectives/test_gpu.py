@@ -99,3 +99,14 @@ def test_a_graphed_callable_gives_the_gradients_of_the_loss(backend: str, dtype:
         got = torch.autograd.grad(graphed(z_a, z_b), (z_a, z_b))
         for mine, theirs in zip(got, expected, strict=True):
             assert torch.equal(mine, theirs)
+
+
+def test_the_controller_steps_in_one_launch_as_on_the_cpu() -> None:
+    pytest.importorskip("triton")
+    here, there = flatclr.EssControl(target=0.3, initial=99.0), flatclr.EssControl(target=0.3, initial=99.0).cuda()
+    assert there._is_stepped_in_one_launch(torch.tensor(0.5, device="cuda"))
+    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, 0.2, 0.64, 0.9, 0.9):
+        here.observe(torch.tensor(ess))
+        there.observe(torch.tensor(ess, device="cuda"))
+        for name, value in there.state_dict().items():
+            assert torch.equal(value.cpu(), here.state_dict()[name]), (ess, name)
