@@ -7,8 +7,8 @@ A compiler sees their shapes and nothing of what is inside. What is not a tensor
 `Asked` of a call, so that one signature serves every pairing, route and phi. Backward makes the views ready again, in
 one launch, rather than keeping copies that a compiler would have to know of.
 
-Eager calls go to the autograd function of `streamed` directly: an operator's dispatch costs tens of microseconds, as
-much as a small kernel.
+Eager calls go to the autograd function of `streamed` directly: an operator's dispatch, forward and backward, takes the
+host about 0.17 ms more, as long as a small loss altogether.
 
 Shape suffixes: V views, n samples of this rank, A anchors, M queue, Q quantities (positive, value and, of a
 log-sum-exp, gap and ess; with a learned scale, the moment behind them), d features.

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_count, require_number, require_one_of
+from flatclr.checks import require_count, require_number, require_one_of, require_switch
 from flatclr.contrast.relation import GENERATORS, PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
@@ -46,6 +46,7 @@ class ContrastOptions(TypedDict, total=False):
     route: str
     check_embeddings: bool
     false_negative_margin: float | None
+    graphed: bool  # of objectives alone
 
 
 class CallOptions(ContrastOptions, Given, total=False):
@@ -96,8 +97,7 @@ class Options:
                     "false_negative_margin must be measured in cosines, got normalize=False; leave one of them out."
                 )
         for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool.")
+            require_switch(name, getattr(self, name))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -198,6 +198,7 @@ def gradients_of(
         if pull.gradient is not None:
             terms.append((pull.gradient @ kept.positive) * (pull.sign / scale))
         if g_value is not None:
+            assert kept.moment is not None
             terms.append((g_value @ kept.moment) / scale)
         d_scale = torch.stack(terms).sum()
     from_negatives = d_queue = None
