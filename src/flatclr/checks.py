@@ -76,6 +76,12 @@ def require_count(name: str, value: Any, *, at_most: int | None = None, advice: 
         raise ValueError(f"{expected}, got {value}; {advice}")
 
 
+def require_switch(name: str, value: Any) -> None:
+    """Refuse anything but True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}; pass a bool.")
+
+
 def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
     """Refuse anything but a non-empty two-dimensional floating-point tensor."""
     if not isinstance(value, Tensor):

@@ -193,3 +193,16 @@ def test_a_small_batch_learns_with_its_ess_on_target() -> None:
         ess.append(stats.ess.mean().item())
     assert pool_mi() > before + 0.5
     assert sum(ess[-100:]) / 100 == pytest.approx(0.4, abs=0.05)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernel is compiled: see test_gpu")
+@pytest.mark.parametrize("initial", [1.0, 10.0, 99.5])
+def test_the_step_in_one_launch_is_the_step_of_the_operations(initial: float) -> None:
+    pytest.importorskip("triton")
+    controls = [EssControl(target=0.3, initial=initial) for _ in range(2)]
+    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, 0.2, 0.2, 0.64, 0.9):
+        mean = torch.tensor(ess)
+        controls[0].observe(mean)
+        controls[1]._step_in_one_launch(mean)
+        want, got = (control.state_dict() for control in controls)
+        assert all(torch.equal(got[name], want[name]) for name in want), (ess, want, got)

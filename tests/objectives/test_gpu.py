@@ -1,5 +1,7 @@
 """Objectives on a CUDA device: the numbers of the CPU, without waiting, and inside a CUDA graph."""
 
+import time
+
 import pytest
 import torch
 from torch import Tensor
@@ -99,3 +101,94 @@ def test_a_graphed_callable_gives_the_gradients_of_the_loss(backend: str, dtype:
         got = torch.autograd.grad(graphed(z_a, z_b), (z_a, z_b))
         for mine, theirs in zip(got, expected, strict=True):
             assert torch.equal(mine, theirs)
+
+
+def test_the_controller_steps_in_one_launch_as_on_the_cpu() -> None:
+    pytest.importorskip("triton")
+    here, there = flatclr.EssControl(target=0.3, initial=99.0), flatclr.EssControl(target=0.3, initial=99.0).cuda()
+    assert there._is_stepped_in_one_launch(torch.tensor(0.5, device="cuda"))
+    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, 0.2, 0.64, 0.9, 0.9):
+        here.observe(torch.tensor(ess))
+        there.observe(torch.tensor(ess, device="cuda"))
+        for name, value in there.state_dict().items():
+            assert torch.equal(value.cpu(), here.state_dict()[name]), (ess, name)
+
+
+GRAPHED = {
+    "dense": lambda **o: flatclr.InfoNCE(0.1, **o),
+    "controlled": lambda **o: flatclr.FlatNCE(EssControl(0.25, rate=0.2), **o),
+    "cross, learned": lambda **o: flatclr.InfoNCE(0.1, learn_temperature=True, pairing="cross", **o),
+    "phi": lambda **o: flatclr.FMICL("js", **o),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(("pairs", "d"), [(16, 64), (1100, 64), (1100, 384)])
+@pytest.mark.parametrize("name", GRAPHED)
+def test_a_graphed_loss_is_the_eager_one_bit_by_bit(name: str, pairs: int, d: int, dtype: torch.dtype) -> None:
+    """Through steps of the controller, changing upstream gradients, another shape in between, and a queue."""
+    objectives = [GRAPHED[name](**options).cuda() for options in ({}, {"graphed": True})]
+    for step in range(4):
+        generator = torch.Generator("cuda").manual_seed(step)
+        size = pairs if step != 2 else pairs // 2
+        z_a, z_b = torch.randn(2, size, d, device="cuda", generator=generator).to(dtype).unbind()
+        queue = torch.randn(40, d, device="cuda", generator=generator).to(dtype) if step != 1 else None
+        found = []
+        for objective in objectives:
+            views = [z.clone().requires_grad_() for z in (z_a, z_b)]
+            loss = objective(*views, negatives=queue)
+            (loss * 2.0**step).backward()
+            moved = [p.grad for p in objective.parameters()]
+            found.append([loss.detach(), *(v.grad for v in views), *moved, *objective.buffers()])
+            objective.zero_grad()
+        for mine, theirs in zip(*found, strict=True):
+            assert torch.equal(mine, theirs)
+    assert objectives[1]._graphs.captured
+    assert not objectives[1]._graphs.told
+
+
+def test_a_graphed_loss_takes_less_of_the_host() -> None:
+    views = [torch.randn(64, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    times = {}
+    for graphed in (False, True):
+        objective = flatclr.FlatNCE(EssControl(0.25), graphed=graphed).cuda()
+        for _ in range(5):
+            torch.autograd.grad(objective(*views), views)
+        found = []
+        for _ in range(50):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            torch.autograd.grad(objective(*views), views)
+            torch.cuda.synchronize()
+            found.append(time.perf_counter() - start)
+        times[graphed] = sorted(found)[25]
+    assert times[True] < times[False] / 2
+
+
+def test_a_graphed_loss_trains_inside_somebody_elses_graph_and_without_gradient() -> None:
+    views = [torch.randn(16, 8, device="cuda", requires_grad=True) for _ in range(2)]
+    objective = flatclr.InfoNCE(0.1, graphed=True)
+    want = flatclr.InfoNCE(0.1)(*views)
+    graph, loss = captured(lambda: objective(*views))
+    graph.replay()
+    assert torch.equal(loss, want)
+    with torch.no_grad():
+        assert torch.equal(objective(*views), want)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_loss_that_waits_for_the_device_is_not_captured(reads: bool) -> None:
+    class Reading(flatclr.InfoNCE):
+        def loss(self, pairs, inverse_temperature):  # type: ignore[no-untyped-def]
+            if reads:
+                pairs.views[0].sum().item()
+            return super().loss(pairs, inverse_temperature)
+
+    views = [torch.randn(16, 8, device="cuda", requires_grad=True) for _ in range(2)]
+    objective = Reading(0.1, graphed=True)
+    if reads:
+        with pytest.warns(UserWarning, match="Reading is not captured in a CUDA graph: it waits for the device"):
+            loss = objective(*views)
+    else:
+        loss = objective(*views)
+    assert torch.equal(loss, flatclr.InfoNCE(0.1)(*views))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flatclr.capture import CaptureError, WaitsForDeviceError
 from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.training import graph as graph_module
@@ -20,7 +21,7 @@ from flatclr.training.build import Parts, build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
-from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
+from flatclr.training.graph import GraphedStep, why_not_graphed
 from flatclr.training.inputs import ImageViews
 from flatclr.training.recorder import Recorder
 from flatclr.training.step import StepResult
@@ -233,28 +234,6 @@ def test_what_else_goes_wrong_in_a_capture_is_not_hidden(
         pretend_a_graph_fails(build(config(tmp_path, 2)), error)
 
 
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [("called a synchronizing CUDA operation", WaitsForDeviceError), ("out of memory", RuntimeError)],
-)
-def test_waiting_is_told_from_other_errors_and_the_mode_is_put_back(
-    message: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modes: list[Any] = [0]
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-
-    def take() -> None:
-        raise RuntimeError(message)
-
-    step = object.__new__(GraphedStep)
-    monkeypatch.setattr(step, "_take", take)
-    with pytest.raises(RuntimeError) as raised:
-        step._take_without_waiting()
-    assert type(raised.value) is kind
-    assert modes == [0, "error", 0]
-
-
 def test_a_captured_step_is_fed_the_views_of_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn three steps at a time, in any order, as they are drawn for the eager step."""
     parts = build(config(tmp_path, 2))
@@ -274,9 +253,3 @@ def test_a_captured_step_is_fed_the_views_of_its_step(tmp_path: Path, monkeypatc
     monkeypatch.setattr(graph_module, "DRAWN_ROWS", 1)
     assert torch.equal(step._drawn(7), drawing(inputs, images, 7).values_NP)
     assert asked[-1] == (7,)
-
-
-def test_a_broken_capture_is_explained_by_what_broke_it() -> None:
-    ending = RuntimeError("operation failed due to a previous error during capture")
-    ending.__context__ = RuntimeError("the cause")
-    assert graph_module._first_of(ending) is ending.__context__

@@ -65,7 +65,9 @@ class Batch:
         if given:
             known = known_of(given, views[0], queued, ranks)
             hard = given.get("hard_negatives")
-        if options.check_embeddings:
+        if options.check_embeddings and torch.compiler.is_compiling():
+            views, negatives, hard = _looked_at(views, negatives, hard, options)
+        elif options.check_embeddings:
             _require_usable_rows(views, negatives, hard, options, ranks)
         if hard is not None:
             hard = ready_rows(hard.flatten(0, 1), options).view_as(hard)
@@ -180,3 +182,33 @@ def _require_usable_rows(
     named["hard_negatives"] = None if hard_nHd is None else hard_nHd.flatten(0, 1)
     problems = (unusable_rows(n, z, directions=options.normalize) for n, z in named.items() if z is not None)
     distributed.fail_together(next(filter(None, problems), None), views[0].device, ranks)
+
+
+def _looked_at(
+    views: tuple[Tensor, ...], negatives: Tensor | None, hard_nHd: Tensor | None, options: Options
+) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
+    """The same embeddings, from an operator that raises when it runs: a graph cannot look at values."""
+    names, switches = view_names(len(views)), (options.normalize, options.gather)
+    seen = tuple(torch.ops.flatclr.usable_rows(z, name, *switches) for z, name in zip(views, names, strict=True))
+    if negatives is not None:
+        negatives = torch.ops.flatclr.usable_rows(negatives, "negatives", *switches)
+    if hard_nHd is not None:
+        rows = torch.ops.flatclr.usable_rows(hard_nHd.flatten(0, 1), "hard_negatives", *switches)
+        hard_nHd = rows.view_as(hard_nHd)
+    return seen, negatives, hard_nHd
+
+
+@torch.library.custom_op("flatclr::usable_rows", mutates_args=())
+def usable_rows(rows: Tensor, name: str, directions: bool, gather: bool) -> Tensor:
+    """A copy of rows that were looked at; a copy, because an operator must not return its argument."""
+    ranks = distributed.ranks_sharing_a_batch(gather)
+    distributed.fail_together(unusable_rows(name, rows, directions=directions), rows.device, ranks)
+    return rows.clone()
+
+
+@usable_rows.register_fake
+def _(rows: Tensor, name: str, directions: bool, gather: bool) -> Tensor:
+    return torch.empty_like(rows)
+
+
+usable_rows.register_autograd(lambda ctx, upstream: (upstream, None, None, None))

@@ -43,8 +43,9 @@ def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor,
     The gap is an output of its own because most losses need nothing else.
     """
     layout = batch.layout
-    positive, logsumexp, gap, shares = _KeptTile.apply(*batch.views, scale, layout, batch.options.normalize, None)
-    return positive, logsumexp, gap, partial(_ess, shares, layout.negatives)
+    found = _KeptTile.apply(*batch.views, scale, layout, batch.options.normalize, None)
+    positive, logsumexp, gap, shares, total = found
+    return positive, logsumexp, gap, partial(_ess, shares, total, layout.negatives)
 
 
 def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
@@ -53,8 +54,8 @@ def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor
     return positive, mean
 
 
-def _ess(shares: Tensor, negatives: int) -> Tensor:
-    return effective_share(shares.sum(-1), torch.linalg.vector_norm(shares, dim=-1), negatives).flatten()
+def _ess(shares: Tensor, total: Tensor, negatives: int) -> Tensor:
+    return effective_share(total, torch.linalg.vector_norm(shares, dim=-1).view(-1), negatives)
 
 
 class _KeptTile(torch.autograd.Function):
@@ -87,8 +88,8 @@ class _KeptTile(torch.autograd.Function):
                 peak = slopes.amax(-1, keepdim=True)
                 divisor = slopes.sub_(peak).exp_().sum(-1).view(-1)
                 logsumexp = divisor.log().add_(peak.view(-1))
-            values = [logsumexp, logsumexp - positive, slopes]
-            ctx.mark_non_differentiable(slopes)
+            values = [logsumexp, logsumexp - positive, slopes, divisor]
+            ctx.mark_non_differentiable(slopes, divisor)
         else:
             slopes, phi_values = phi.slopes(scores), phi.values(scores)
             for tile in (slopes, phi_values):

@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_count, require_number, require_one_of
-from flatclr.contrast.relation import PAIRINGS
+from flatclr.checks import require_count, require_number, require_one_of, require_switch
+from flatclr.contrast.relation import GENERATORS, PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
 ROUTES = ("auto", "dense", "streamed", "strips", "fused")
@@ -46,6 +46,7 @@ class ContrastOptions(TypedDict, total=False):
     route: str
     check_embeddings: bool
     false_negative_margin: float | None
+    graphed: bool  # of objectives alone
 
 
 class CallOptions(ContrastOptions, Given, total=False):
@@ -87,6 +88,8 @@ class Options:
             raise TypeError(
                 f"generator must be a torch.Generator, got {type(self.generator).__name__}; seed one and pass it."
             )
+        if self.generator is not None:
+            GENERATORS[id(self.generator)] = self.generator
         if self.false_negative_margin is not None:
             require_number("false_negative_margin", self.false_negative_margin, advice="0.1 is a usual choice.")
             if not self.normalize:
@@ -94,8 +97,11 @@ class Options:
                     "false_negative_margin must be measured in cosines, got normalize=False; leave one of them out."
                 )
         for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool.")
+            require_switch(name, getattr(self, name))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # a copy has a generator of its own
 
 
 OPTION_NAMES = tuple(field.name for field in fields(Options))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -16,7 +17,7 @@ from flatclr import distributed
 from flatclr.contrast.kernels import Kernels
 from flatclr.contrast.kernels.reductions import Block, Embeddings, Rows, SideIn, SideT
 from flatclr.contrast.known import Known
-from flatclr.contrast.relation import Layout, Views, same_sample_pairs, span
+from flatclr.contrast.relation import Diagonal, Layout, Views, same_sample_pairs, span
 
 
 class BlockGradients(Protocol[SideIn]):
@@ -93,31 +94,29 @@ def parts_of(
 
     With `positives` they are to find rows of one label, else negatives, for which a queue is visited too.
     """
-    alone = layout.ranks.size == 1
     stack, everyone, queue = operands.stack, operands.everyone, operands.queue
-    blocks = layout.blocks()
-    sides = list(blocks) if layout.from_batch or positives else []
-    if not alone:
-        sides += [(columns, rows) for rows, columns in sides if rows != columns]
-    for row_views, column_views in sides:
-        rows, columns = span(row_views, layout.own_samples), span(column_views, layout.samples)
+    find_places = _places.__wrapped__ if torch.compiler.is_compiling() else _places
+    for place in find_places(layout) if layout.from_batch or positives else ():
+        codes = None
+        if known is not None:
+            codes = known.codes(layout, place.row_views, place.column_views, positives=positives)
         yield Part(
             block=Block(
-                stack[rows],
-                everyone[columns],
+                stack[place.rows],
+                everyone[place.columns],
                 scale,
-                excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
-                symmetric=alone and row_views == column_views,
+                excluded=place.excluded,
+                symmetric=place.mirrored and place.row_views == place.column_views,
                 bounded=bounded,
-                codes=None if known is None else known.codes(layout, row_views, column_views, positives=positives),
+                codes=codes,
             ),
-            rows=rows,
-            columns=columns,
-            row_views=row_views,
-            column_views=column_views,
-            row_anchors=_anchors(layout, row_views, column_views, layout.own_samples),
-            column_anchors=_anchors(layout, column_views, row_views, layout.samples),
-            mirrored=alone,
+            rows=place.rows,
+            columns=place.columns,
+            row_views=place.row_views,
+            column_views=place.column_views,
+            row_anchors=place.row_anchors,
+            column_anchors=place.column_anchors,
+            mirrored=place.mirrored,
         )
     if queue is not None and not positives:
         for views, anchors in _rows_of_anchors(layout):
@@ -138,6 +137,41 @@ def parts_of(
                 column_anchors=None,
                 mirrored=False,
             )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a block of the batch stands: everything about it that follows from the geometry."""
+
+    rows: slice
+    columns: slice
+    row_views: Views
+    column_views: Views
+    row_anchors: slice | None
+    column_anchors: slice | None
+    excluded: tuple[Diagonal, ...]
+    mirrored: bool
+
+
+@lru_cache(maxsize=1024)
+def _places(layout: Layout) -> tuple[_Place, ...]:
+    alone = layout.ranks.size == 1
+    sides = list(layout.blocks())
+    if not alone:
+        sides += [(columns, rows) for rows, columns in sides if rows != columns]
+    return tuple(
+        _Place(
+            rows=span(row_views, layout.own_samples),
+            columns=span(column_views, layout.samples),
+            row_views=row_views,
+            column_views=column_views,
+            row_anchors=_anchors(layout, row_views, column_views, layout.own_samples),
+            column_anchors=_anchors(layout, column_views, row_views, layout.samples),
+            excluded=same_sample_pairs(row_views, column_views, layout.own_samples, layout.ranks),
+            mirrored=alone,
+        )
+        for row_views, column_views in sides
+    )
 
 
 def _rows_of_anchors(layout: Layout) -> list[tuple[Views, slice]]:
@@ -166,7 +200,8 @@ def gradients_of_parts(
     needs_queue: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
     """What pairs send to this rank's rows, perhaps in strips [P, V n, d] yet to be added, and to the queue."""
-    d_stack = d_queue = None
+    to_rows: list[tuple[slice, Tensor]] = []
+    d_queue = None
     for part in parts:
         from_queue = not part.column_views
         need_rows = any(needs_views[v] for v in part.row_views)
@@ -180,19 +215,31 @@ def gradients_of_parts(
             need_rows=need_rows,
             need_columns=need_columns,
         )
-        if d_stack is None and d_rows is not None and d_rows.shape[-2:] == stack.shape:
-            d_stack, d_rows = d_rows, None
-        elif d_stack is None:
-            d_stack = torch.zeros_like(stack)
         if d_rows is not None:
-            d_stack = added(d_stack)
-            d_stack[part.rows] += added(d_rows)
-        if from_queue:
-            if d_columns is not None:
-                d_queue = added(d_columns) if d_queue is None else d_queue.add_(added(d_columns))
+            to_rows.append((part.rows, d_rows))
+        if d_columns is not None and from_queue:
+            d_queue = added(d_columns) if d_queue is None else d_queue.add_(added(d_columns))
         elif d_columns is not None:
-            d_stack[part.columns] += added(d_columns)
-    return d_stack, d_queue
+            to_rows.append((part.columns, d_columns))
+    return _stacked(stack, to_rows), d_queue
+
+
+def _stacked(stack: Tensor, to_rows: list[tuple[slice, Tensor]]) -> Tensor | None:
+    """Gradients of runs of rows as one of all rows, in few operations where the runs follow each other."""
+    if not to_rows:
+        return None
+    (first_rows, first), *others = to_rows
+    edges = [0, *(rows.stop for rows, _ in to_rows)]
+    follow = edges[-1] == len(stack) and [rows.start for rows, _ in to_rows] == edges[:-1]
+    if follow and len({gradient.shape[:-2] for _, gradient in to_rows}) == 1:
+        return first if not others else torch.cat([gradient for _, gradient in to_rows], -2)
+    if first_rows == slice(0, len(stack)):
+        d_stack = added(first)
+    else:
+        d_stack, others = torch.zeros_like(stack), to_rows
+    for rows, gradient in others:
+        d_stack[rows].add_(added(gradient))
+    return d_stack
 
 
 def added(gradient: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -206,7 +207,7 @@ def draw_negatives(
     drawn = []
     for start in range(0, layout.anchors, at_once):
         anchors_A1 = torch.arange(start, min(start + at_once, layout.anchors), device=device).unsqueeze(1)
-        luck_AM = torch.rand(len(anchors_A1), available, generator=generator, device=source)
+        luck_AM = _luck(len(anchors_A1), available, generator, source)
         if excludes is None:
             drawn.append(_candidates(layout, anchors_A1, luck_AM.topk(k).indices.to(device)))
             continue
@@ -215,6 +216,29 @@ def draw_negatives(
         luck_Ak, picks_Ak = luck_AM.topk(k)
         drawn.append(every_AM.gather(1, picks_Ak).masked_fill(luck_Ak < 0, -1))
     return torch.cat(drawn)
+
+
+def _luck(rows: int, columns: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """Uniform numbers; a graph of torch.compile cannot hold a generator, so an operator finds it by its number."""
+    if generator is None or not torch.compiler.is_compiling():
+        return torch.rand(rows, columns, generator=generator, device=device)
+    drawn: Tensor = torch.ops.flatclr.luck(rows, columns, id(generator), device)
+    return drawn
+
+
+GENERATORS: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
+"""Those of options, by their id, for `flatclr::luck`."""
+
+
+@torch.library.custom_op("flatclr::luck", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def luck(rows: int, columns: int, generator: int, device: torch.device) -> Tensor:
+    """Uniform numbers of a generator."""
+    return torch.rand(rows, columns, generator=GENERATORS[generator], device=device)
+
+
+@luck.register_fake
+def _(rows: int, columns: int, generator: int, device: torch.device) -> Tensor:
+    return torch.empty(rows, columns, device=device)
 
 
 def _candidates(layout: Layout, anchors_A1: Tensor, picks_Ak: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flatclr.contrast import dense
+from flatclr.contrast import dense, operators
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
 from flatclr.contrast.kernels import TRITON_MODULES, fused_kernels_run, kernels_of
@@ -59,8 +59,15 @@ def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
     with no_autocast(batch.views[0]):
         if route == "dense":
             return Reduced(*dense.logsumexp_kept(batch, scale), route, negatives)
-        positive, total, gap, ess = reduce_streamed(batch, scale, route, None)
+        positive, total, gap, ess = _streamed(batch, scale, route, None)
     return Reduced(positive, total, gap, partial(measured, ess), route, negatives)
+
+
+def _streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | None) -> tuple[Tensor, ...]:
+    """Of two views, tile by tile: (positive, log-sum-exp, their gap, ess) or, given phi, (positive, mean of phi)."""
+    if torch.compiler.is_compiling() and route in TRITON_MODULES and operators.can_hold(phi):
+        return operators.reduce_traced(batch, scale, route, phi)
+    return reduce_streamed(batch, scale, route, phi)
 
 
 def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
@@ -89,7 +96,7 @@ def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tup
     with no_autocast(batch.views[0]):
         if route == "dense":
             return dense.mean_phi_kept(batch, scale, phi)
-        positive, mean = reduce_streamed(batch, scale, route, phi)
+        positive, mean = _streamed(batch, scale, route, phi)
     return positive, mean
 
 
@@ -131,9 +138,10 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if is_small and (not plain or (batch.queue is None and dense.has_tile(layout))):
         return "dense"
     alone = layout.ranks.size == 1
-    if options.backend == "auto" and alone and prefers_fused(batch.views[0]):
+    held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph
+    if options.backend == "auto" and alone and held and prefers_fused(batch.views[0]):
         best = _with_triton(batch.views[0], plain=plain)
-        return best if phi is None or kernels_of(best).knows(phi) else "streamed"
+        return best if phi is None or _is_known(phi, best) else "streamed"
     return "streamed"
 
 
@@ -148,12 +156,16 @@ def _widest(batch: Batch) -> int:
 def prefers_fused(embeddings: Tensor) -> bool:
     """Whether streaming these is a matter for Triton's kernels.
 
-    In half precision on a GPU, called eagerly, they were faster at every size that is streamed, from 1.5 times at 2,048
-    rows to 26 times at 65,536 (`results/loss_gpu.jsonl`); a graph of torch.compile they would break.
+    In half precision on a GPU they were faster at every size that is streamed, from 1.5 times at 2,048 rows to 26 times
+    at 65,536 (`results/loss_gpu.jsonl`).
     """
-    if torch.compiler.is_compiling() or embeddings.dtype not in (torch.bfloat16, torch.float16):
+    if not embeddings.is_cuda or embeddings.dtype not in (torch.bfloat16, torch.float16):
         return False
-    return embeddings.is_cuda and fused_kernels_run(embeddings.device)
+    if torch.compiler.is_compiling():
+        from flatclr.contrast.kernels.tracing import fused_kernels_run_there
+
+        return bool(fused_kernels_run_there(embeddings.device))
+    return fused_kernels_run(embeddings.device)
 
 
 def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
@@ -161,6 +173,11 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
     if not batch.plain or (isinstance(scale, Tensor) and scale.dim()):
         return False
     return batch.options.route != "dense" or (batch.queue is None and dense.has_tile(batch.layout))
+
+
+def _is_known(phi: Phi, route: str) -> bool:
+    """Whether the kernels of a route can compute it, in a graph where one is traced."""
+    return operators.can_hold(phi) if torch.compiler.is_compiling() else kernels_of(route).knows(phi)
 
 
 def _with_triton(embeddings: Tensor, *, plain: bool) -> str:
@@ -192,6 +209,8 @@ def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool)
             "route='fused' must be asked of two views at one temperature without labels, ids, hard negatives or a "
             "margin, got more; use route='strips' or 'streamed'."
         )
+    if torch.compiler.is_compiling() and operators.can_hold(phi):
+        return  # the operator looks when it runs
     kernels = kernels_of(route)
     kernels.require_usable(batch.views[0])
     if phi is not None:

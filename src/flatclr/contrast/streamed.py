@@ -19,7 +19,7 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch
-from flatclr.contrast.kernels.reductions import Embeddings, Hardest, LogSumExp, MeanPhi, Rows, Side
+from flatclr.contrast.kernels.reductions import Embeddings, Hardest, LogSumExp, MeanPhi, Ready, Rows, Side
 from flatclr.contrast.numerics import keep_scale, kept_scale, no_autocast
 from flatclr.contrast.parts import Operands, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
@@ -27,7 +27,7 @@ from flatclr.contrast.relation import Layout
 
 
 @dataclass(frozen=True)
-class _Pass:
+class Pass:
     """What a pass over the tiles is to do: everything about it that is not a tensor."""
 
     layout: Layout
@@ -45,7 +45,7 @@ class _Pass:
 def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | None) -> tuple[Tensor, ...]:
     """Of two views: (positive, log-sum-exp, their gap, ess) of all anchors or, given phi, (positive, mean of phi)."""
     options, z = batch.options, batch.views[0]
-    work = _Pass(batch.layout, route, phi, options.normalize, options.shared_loss, z.dtype)
+    work = Pass(batch.layout, route, phi, options.normalize, options.shared_loss, z.dtype)
     return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, batch.given_queue, scale, work)
 
 
@@ -80,27 +80,41 @@ def hardest_candidates(
     return candidate, some
 
 
-class _Streamed(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
+@dataclass(frozen=True)
+class Prepared:
+    """Two views ready to be multiplied, and what multiplies them."""
+
+    ready: Ready
+    operands: Operands
+
+    @classmethod
+    def of(
+        cls,
         z_a: Tensor,
         z_b: Tensor,
         queue: Tensor | None,
         given_queue: Tensor | None,
         scale: float | Tensor,
-        work: _Pass,
-    ) -> tuple[Tensor, ...]:
+        work: Pass,
+        *,
+        with_moment: bool,
+    ) -> Prepared:
         layout, kernels = work.layout, work.kernels
-        groups, own = len(layout.groups), layout.own_samples
-        learns_scale = ctx.needs_input_grad[4]
         ready = kernels.ready(
-            (z_a, z_b), scale, work.phi, normalize=work.normalize, anchor_groups=groups, with_moment=learns_scale
+            (z_a, z_b),
+            scale,
+            work.phi,
+            normalize=work.normalize,
+            anchor_groups=len(layout.groups),
+            with_moment=with_moment,
         )
-        operands = Operands.of(
-            kernels, ready.operand, Embeddings.of(given_queue, queue, normalized=work.normalize), layout
-        )
-        for part in parts_of(layout, operands, scale, bounded=work.normalize):
+        whole_queue = Embeddings.of(given_queue, queue, normalized=work.normalize)
+        return cls(ready, Operands.of(kernels, ready.operand, whole_queue, layout))
+
+    def reduced(self, scale: float | Tensor, work: Pass) -> list[Tensor]:
+        """(positive, value and, of a log-sum-exp, gap and ess; with a moment, it) of all ranks' anchors."""
+        layout, kernels, ready = work.layout, work.kernels, self.ready
+        for part in parts_of(layout, self.operands, scale, bounded=work.normalize):
             if part.row_anchors is not None:
                 columns = part.column_anchors if part.mirrored else None
                 kernels.reduce_block(
@@ -110,9 +124,27 @@ class _Streamed(torch.autograd.Function):
                 )
         per_anchor = [ready.positive, *kernels.finish(ready.sums, ready.positive, layout.negatives)]
         if layout.ranks.size > 1:
-            packed_Gnq = torch.stack([q.view(groups, own) for q in per_anchor], dim=2)
+            packed_Gnq = torch.stack([q.view(len(layout.groups), layout.own_samples) for q in per_anchor], dim=2)
             per_anchor = [q.flatten() for q in distributed.gather_views(packed_Gnq, layout.ranks).unbind(2)]
+        return per_anchor
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z_a: Tensor,
+        z_b: Tensor,
+        queue: Tensor | None,
+        given_queue: Tensor | None,
+        scale: float | Tensor,
+        work: Pass,
+    ) -> tuple[Tensor, ...]:
+        learns_scale = ctx.needs_input_grad[4]
+        prepared = Prepared.of(z_a, z_b, queue, given_queue, scale, work, with_moment=learns_scale)
+        per_anchor = prepared.reduced(scale, work)
         moment = per_anchor.pop() if learns_scale else None
+        ready, operands = prepared.ready, prepared.operands
         ctx.save_for_backward(
             ready.rows,
             ready.inverse_norms,
@@ -131,74 +163,91 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None = None, *_: None
     ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        with no_autocast(ctx.saved_tensors[0]):
-            if g_gap is None:
-                return _Streamed._gradients(ctx, g_value, _Pull(g_positive))
-            if g_positive is None and g_value is None:
-                return _Streamed._gradients(ctx, g_gap, _Pull(g_gap, -1.0))
-            g_positive = -g_gap if g_positive is None else g_positive - g_gap
-            return _Streamed._gradients(ctx, g_gap if g_value is None else g_value + g_gap, _Pull(g_positive))
-
-    @staticmethod
-    def _gradients(ctx: Any, g_value: Tensor | None, pull: _Pull) -> tuple[Tensor | None, ...]:
         rows, inverse_norms, *embeddings, positive, value, moment = ctx.saved_tensors[:11]
-        operands, kept = Operands.of_tensors(embeddings), ctx.saved_tensors[11:]
-        scale, work = kept_scale(ctx, kept), ctx.work
-        layout: Layout = work.layout
-        *needs_views, needs_queue, _, needs_scale, _ = ctx.needs_input_grad
-        if layout.ranks.size > 1 and not work.shared_loss:
-            g_value, pull = _averaged(positive, g_value, pull, layout)
-
-        d_scale = None
-        if needs_scale:
-            terms = []
-            if pull.gradient is not None:
-                terms.append((pull.gradient @ positive) * (pull.sign / scale))
-            if g_value is not None:
-                terms.append((g_value @ moment) / scale)
-            d_scale = torch.stack(terms).sum()
-
-        from_negatives = d_queue = None
-        if g_value is not None:
-            reduction = LogSumExp() if work.phi is None else MeanPhi(work.phi, layout.negatives)
-            from_negatives, d_queue = gradients_of_parts(
-                rows,
-                parts_of(layout, operands, scale, bounded=work.normalize),
-                lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
-                Side(layout.own(value), layout.own(g_value)),
-                Side(value, g_value),
-                needs_views,
-                needs_queue,
-            )
-        own_pull = None if pull.gradient is None else layout.own(pull.gradient)
-        # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
-        d_views = work.kernels.views_gradient(
-            from_negatives,
-            own_pull,
-            rows,
-            inverse_norms,
-            scale,
-            views=layout.views,
-            sign=pull.sign,
-            factor=float(layout.ranks.size),
-            dtype=work.embedding_type,
-        )
-        if d_queue is not None and layout.ranks.size > 1:
-            d_queue.mul_(layout.ranks.size)
-        return *d_views, d_queue, None, d_scale, None
+        kept = Kept(rows, inverse_norms, Operands.of_tensors(embeddings), positive, value, moment)
+        scale = kept_scale(ctx, ctx.saved_tensors[11:])
+        with no_autocast(rows):
+            if g_gap is None:
+                pull = Pull(g_positive)
+            elif g_positive is None and g_value is None:
+                g_value, pull = g_gap, Pull(g_gap, -1.0)
+            else:
+                pull = Pull(-g_gap if g_positive is None else g_positive - g_gap)
+                g_value = g_gap if g_value is None else g_value + g_gap
+            needs = *ctx.needs_input_grad[:3], ctx.needs_input_grad[4]
+            d_a, d_b, d_queue, d_scale = gradients_of(kept, scale, ctx.work, g_value, pull, needs)
+            return d_a, d_b, d_queue, None, d_scale, None
 
 
 @dataclass(frozen=True)
-class _Pull:
+class Kept:
+    """What backward needs of forward."""
+
+    rows: Tensor
+    inverse_norms: Tensor | None
+    operands: Operands
+    positive: Tensor
+    value: Tensor
+    moment: Tensor | None
+
+
+@dataclass(frozen=True)
+class Pull:
     """sign * gradient is what reached the scores of the positives."""
 
     gradient: Tensor | None
     sign: float = 1.0
 
 
-def _averaged(like: Tensor, g_value: Tensor | None, pull: _Pull, layout: Layout) -> tuple[Tensor, _Pull]:
+def gradients_of(
+    kept: Kept, scale: float | Tensor, work: Pass, g_value: Tensor | None, pull: Pull, needs: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of both views, the queue and the scale, as far as they are needed, from those that reached anchors."""
+    layout, (*needs_views, needs_queue, needs_scale) = work.layout, needs
+    if layout.ranks.size > 1 and not work.shared_loss:
+        g_value, pull = _averaged(kept.positive, g_value, pull, layout)
+    d_scale = None
+    if needs_scale:
+        terms = []
+        if pull.gradient is not None:
+            terms.append((pull.gradient @ kept.positive) * (pull.sign / scale))
+        if g_value is not None:
+            assert kept.moment is not None
+            terms.append((g_value @ kept.moment) / scale)
+        d_scale = torch.stack(terms).sum()
+    from_negatives = d_queue = None
+    if g_value is not None:
+        reduction = LogSumExp() if work.phi is None else MeanPhi(work.phi, layout.negatives)
+        from_negatives, d_queue = gradients_of_parts(
+            kept.rows,
+            parts_of(layout, kept.operands, scale, bounded=work.normalize),
+            lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
+            Side(layout.own(kept.value), layout.own(g_value)),
+            Side(kept.value, g_value),
+            needs_views,
+            needs_queue,
+        )
+    own_pull = None if pull.gradient is None else layout.own(pull.gradient)
+    # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
+    d_views = work.kernels.views_gradient(
+        from_negatives,
+        own_pull,
+        kept.rows,
+        kept.inverse_norms,
+        scale,
+        views=layout.views,
+        sign=pull.sign,
+        factor=float(layout.ranks.size),
+        dtype=work.embedding_type,
+    )
+    if d_queue is not None and layout.ranks.size > 1:
+        d_queue.mul_(layout.ranks.size)
+    return *d_views, d_queue, d_scale
+
+
+def _averaged(like: Tensor, g_value: Tensor | None, pull: Pull, layout: Layout) -> tuple[Tensor, Pull]:
     """Upstream gradients of all ranks, in one collective that every rank joins whichever outputs its loss used."""
     g_positive = None if pull.gradient is None else pull.sign * pull.gradient
     both = torch.stack([torch.zeros_like(like) if g is None else g for g in (g_positive, g_value)])
     averaged = distributed.average_over_ranks(both, layout.ranks)
-    return averaged[1], _Pull(averaged[0])
+    return averaged[1], Pull(averaged[0])

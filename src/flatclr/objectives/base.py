@@ -9,15 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_one_of
+from flatclr.checks import require_one_of, require_switch
 from flatclr.contrast import ContrastOptions, ContrastStats, Options, PairSet, stats_of
 from flatclr.contrast.options import Given
 from flatclr.objectives.ess_control import EssControl
+from flatclr.objectives.graphed import GraphedCalls
 from flatclr.objectives.temperature import ControlledScale, scale_source
 
 
@@ -52,7 +54,10 @@ class Objective(nn.Module):
         learn_temperature: make its logarithm a parameter.
         traits: of this one where they differ from its class's.
         options: those of `flatclr.contrast_stats`: pairing, in_batch_negatives, negatives_per_anchor, generator,
-            normalize, gather, backend, route, check_embeddings, false_negative_margin.
+            normalize, gather, backend, route, check_embeddings, false_negative_margin. And `graphed`: on a CUDA device
+            calls of the same shape replay a CUDA graph that the first one captured, which spares a small loss its
+            launches. Values are those of eager calls bit by bit. `with_stats` runs eagerly, and so does a call that
+            cannot be captured, after a warning that says why.
 
     >>> class Gap(Objective):
     ...     def loss(self, pairs, inverse_temperature):
@@ -79,8 +84,11 @@ class Objective(nn.Module):
             require_bounded_scores(type(self).__name__, options, learn_temperature)
         if traits.pairing != Options.pairing:
             options.setdefault("pairing", traits.pairing)
-        self._options = Options(shared_loss=True, **options)  # every rank averages over the same global anchors
+        asked: dict[str, Any] = {name: value for name, value in options.items() if name != "graphed"}
+        self._options = Options(shared_loss=True, **asked)  # every rank averages over the same global anchors
         self.options = options
+        require_switch("graphed", options.get("graphed", False))
+        self._graphs = GraphedCalls(type(self).__name__, self._options) if options.get("graphed") else None
         self.scale = scale_source(temperature, learn=learn_temperature)
 
     @classmethod
@@ -129,7 +137,20 @@ class Objective(nn.Module):
         Returns:
             A scalar.
         """
-        return self._evaluate(views, negatives, given, need_stats=False)[0]
+        if self._graphs is None or not views or not all(isinstance(z, Tensor) for z in views):
+            return self._evaluate(views, negatives, given, need_stats=False)[0]
+        inputs = {str(number): z for number, z in enumerate(views)}
+        brought = {"negatives": negatives, **given}
+        inputs |= {name: x for name, x in brought.items() if isinstance(x, Tensor)}
+        others = {name: x for name, x in brought.items() if x is not None and not isinstance(x, Tensor)}
+        return self._graphs(self, inputs, partial(self._loss_of, len(views), others))
+
+    def _loss_of(self, views: int, others: dict[str, Any], inputs: dict[str, Tensor]) -> Tensor:
+        """Of inputs by name: views by their number, then what else a call brings."""
+        brought: dict[str, Any] = {**others, **{name: x for name, x in inputs.items() if not name.isdigit()}}
+        negatives = brought.pop("negatives", None)
+        given: Given = brought  # type: ignore[assignment]
+        return self._evaluate(tuple(inputs[str(v)] for v in range(views)), negatives, given, need_stats=False)[0]
 
     def with_stats(
         self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]

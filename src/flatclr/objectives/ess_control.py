@@ -8,7 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from flatclr.accelerator import triton_runs, with_triton
 from flatclr.checks import require_number
+
+DEVICE_CODE = "flatclr.objectives.device.ess_control"
 
 
 class EssControl(nn.Module):
@@ -118,15 +121,31 @@ class EssControl(nn.Module):
         Args:
             ess: of every anchor of the global batch, or their mean.
         """
-        mean = ess.mean().to(self.inverse_temperature)
-        factor = torch.where(mean > self.target_ess, 1 + self.rate, 1 - self.rate)
-        factor = torch.where(torch.isfinite(mean), factor, 1.0)  # a step with NaN embeddings says nothing
-        self.inverse_temperature.mul_(factor).clamp_(self.minimum, self.maximum)
+        mean = ess if ess.dim() == 0 else ess.mean()
+        if self._is_stepped_in_one_launch(mean):
+            self._step_in_one_launch(mean)
+            return
+        mean = mean.to(self.inverse_temperature)
+        above, below = mean > self.target_ess, mean <= self.target_ess  # neither, if NaN embeddings say nothing
+        self.inverse_temperature.mul_(torch.where(above, 1 + self.rate, torch.where(below, 1 - self.rate, 1.0)))
+        self.inverse_temperature.clamp_(self.minimum, self.maximum)
         at_top = self.inverse_temperature >= self.maximum
         self._at_bound.copy_(at_top | (self.inverse_temperature <= self.minimum))
         self._collapsed.copy_(at_top & (mean > (1 + self.target_ess) / 2))
         self.clamped_steps.add_(self._at_bound)
         self.collapsed_steps.add_(self._collapsed)
+
+    def _is_stepped_in_one_launch(self, mean: Tensor) -> bool:
+        if torch.compiler.is_compiling() or not mean.is_cuda or mean.device != self.inverse_temperature.device:
+            return False
+        return triton_runs(mean.device, _try_step)
+
+    def _step_in_one_launch(self, mean: Tensor) -> None:
+        """What `observe` says: a GPU would spend more time on its operations than on a small loss."""
+        alarms = self._at_bound, self._collapsed, self.clamped_steps, self.collapsed_steps
+        buffers = (self.inverse_temperature, self.target_ess, *alarms)
+        step = with_triton(DEVICE_CODE).step
+        step(mean, buffers, 1 + self.rate, 1 - self.rate, self.minimum, self.maximum)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         beta, target = self.inverse_temperature, self.target_ess
@@ -147,3 +166,7 @@ class EssControl(nn.Module):
 
     def extra_repr(self) -> str:
         return f"target={self._target:g}, rate={self.rate:g}, minimum={self.minimum:g}, maximum={self.maximum:g}"
+
+
+def _try_step(device: torch.device) -> None:
+    with_triton(DEVICE_CODE).try_launch(device)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from flatclr.capture import CaptureError, first_line, first_of, without_waiting
 from flatclr.data.loading import Batch, Loader
 from flatclr.training.inputs import ImageViews
 from flatclr.training.memory import is_out_of_memory
@@ -32,14 +31,6 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
     if train_step.micro_batch is not None:
         return "the batch is cut into micro-batches"
     return None
-
-
-class WaitsForDeviceError(RuntimeError):
-    """The step cannot be captured; it was not tried, and nothing has changed."""
-
-
-class CaptureError(RuntimeError):
-    """The capture broke, and what CUDA does after it is not to be relied on."""
 
 
 class GraphedStep:
@@ -109,10 +100,10 @@ class GraphedStep:
             with torch.random.fork_rng([]), torch.cuda.graph(graph):
                 return graph, self._take()
         except RuntimeError as error:
-            cause = _first_of(error)
+            cause = first_of(error)
             if is_out_of_memory(cause):
                 raise cause from error
-            raise CaptureError(_first_line(cause)) from error
+            raise CaptureError(first_line(cause)) from error
 
     def _warm_up(self) -> None:
         """A few steps that leave no trace: libraries and allocators must be ready before a capture.
@@ -127,7 +118,7 @@ class GraphedStep:
             with torch.random.fork_rng([self.loader.device]), torch.cuda.stream(side):
                 for _ in range(WARMUP_STEPS - 1):
                     self._take()
-                self._take_without_waiting()
+                without_waiting(self._take, "the step")
         finally:
             torch.cuda.current_stream().wait_stream(side)
             for tensor, before in kept:
@@ -135,40 +126,6 @@ class GraphedStep:
             for tensor in _state(self.train_step):
                 if tensor.data_ptr() not in known:
                     tensor.zero_()  # moments an optimizer made; it starts them from nothing
-
-    def _take_without_waiting(self) -> None:
-        # the error is raised here, not in the context manager: from there its traceback would be part of a cycle and
-        # keep the tensors of the failed step
-        try:
-            with _waiting_is_an_error():
-                self._take()
-        except RuntimeError as error:
-            if "synchronizing CUDA operation" not in str(error):
-                raise
-            raise WaitsForDeviceError("the step waits for the device, say to read a number from it") from error
-
-
-@contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the mode calls itself a prototype
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-
-def _first_of(error: BaseException) -> BaseException:
-    """What went wrong first: ending a broken capture raises an error of its own."""
-    while isinstance(error.__context__, RuntimeError):
-        error = error.__context__
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def _state(train_step: TrainStep) -> Iterator[Tensor]:

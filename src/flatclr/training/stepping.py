@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flatclr.capture import CaptureError, WaitsForDeviceError
 from flatclr.data.loading import Batch
 from flatclr.models.encoders import AdaptedEncoder, Encoder
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
-from flatclr.training.graph import CaptureError, GraphedStep, WaitsForDeviceError, why_not_graphed
+from flatclr.training.graph import GraphedStep, why_not_graphed
 from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
 from flatclr.training.step import StepResult, TrainStep
 from flatclr.training.throughput import Throughput

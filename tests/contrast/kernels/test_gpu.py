@@ -1,5 +1,7 @@
 """The fused kernels on a CUDA device: the numbers of the torch backend, any shape, precision and scale, and no waiting."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -151,9 +153,43 @@ def test_a_compiled_fused_objective_gives_the_same_gradient() -> None:
     batch = Batch.random(300, 32)
     objective = flatclr.InfoNCE(backend="triton")
     want = gradients(objective, *on_device(batch, torch.float32))
-    got = gradients(torch.compile(objective), *on_device(batch, torch.float32))
+    got = gradients(torch.compile(objective, fullgraph=True), *on_device(batch, torch.float32))
     for mine, theirs in zip(got, want, strict=True):
         assert relative_error(mine, theirs) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
+@pytest.mark.parametrize(("d", "operator_route"), [(64, "fused"), (384, "strips")])
+def test_a_compiled_loss_takes_the_operator_by_itself(d: int, operator_route: str) -> None:
+    """In one graph with a model, in half precision, under the controller: as the eager one."""
+    torch._dynamo.reset()
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(16, d, device="cuda", dtype=torch.bfloat16)
+        objective = flatclr.FlatNCE(flatclr.EssControl(0.25)).cuda()
+        x = torch.randn(2, 1024, 16, device="cuda", dtype=torch.bfloat16)
+
+        def step(x: Tensor, model: Any = model, objective: Any = objective) -> Tensor:
+            loss: Tensor = objective(model(x[0]), model(x[1]))
+            return loss
+
+        loss = (torch.compile(step, fullgraph=True) if compiled else step)(x)
+        loss.backward()
+        found.append((loss.detach(), model.weight.grad, objective.inverse_temperature))
+        assert flatclr.contrast_stats(*model(x), inverse_temperature=10.0).route == operator_route
+    for mine, theirs in zip(found[1], found[0], strict=True):
+        assert relative_error(mine, theirs) < 2e-2
+
+
+def test_the_operators_pass_torchs_own_checks_on_the_device() -> None:
+    from flatclr.contrast.operators import Asked, contrast
+
+    z_a, z_b, queue = on_device(Batch.random(70, 40, queue=33), torch.bfloat16)
+    scale = torch.tensor(5.0, device="cuda", requires_grad=True)
+    for route, pairing, way in (("fused", "two_view", None), ("strips", "cross", scale)):
+        asked = Asked(route, pairing, "in" if way is None else "inm", "", "").text
+        torch.library.opcheck(contrast, (z_a, z_b, queue, way, 5.0, [], 0.0, 0.0, asked))
 
 
 def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ MIRRORED_BYTES = 2**28  # of partial sums, to visit each pair of a two-sided blo
 FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor cores
 INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
+FEWER_LAUNCHES = 2**33  # multiplications up to which launches take longer than kernels: 8,192^2 scores of 128 features
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
 
@@ -335,11 +336,22 @@ def block_gradients(
 
     With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
     """
+    unit: float | Tensor = 1.0
+    if block.rows_Rd.dtype == torch.float16:
+        bits = 3 if isinstance(reduction, MeanPhi) else 13
+        unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=bits)
+        rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
+    sides = {}
+    for way, _ in ways(block, isinstance(reduction, MeanPhi)):
+        own = side_of(rows, way, block.scale, block.rows_Rd)
+        sides[way] = own, own if block.symmetric else side_of(columns, way, block.scale, block.rows_Rd)
     d_rows = d_columns = None
     if need_rows:
-        d_rows = _row_gradients(block, reduction, rows, columns)
+        d_rows = _row_gradients(block, reduction, sides, unit, anchors=(rows is not None, columns is not None))
     if need_columns and not block.symmetric:
-        d_columns = _row_gradients(_transposed(block), reduction, columns, rows)
+        turned = {way: (other, own) for way, (own, other) in sides.items()}
+        anchors = (columns is not None, rows is not None)
+        d_columns = _row_gradients(_transposed(block), reduction, turned, unit, anchors=anchors)
     return d_rows, d_columns
 
 
@@ -350,6 +362,8 @@ def ways(block: Block, phi: bool, *, own_scale: bool = False) -> list[tuple[str,
     if not block.bounded or own_scale:
         return [("online", False)]
     if isinstance(block.scale, Tensor):
+        if block.rows_Rd.numel() * len(block.columns_Cd) <= FEWER_LAUNCHES:
+            return [("online", False)]
         return [("fixed", True), ("online", True)]
     return [("fixed" if abs(block.scale) <= LARGEST_FIXED_SCALE.value else "online", False)]
 
@@ -475,13 +489,16 @@ def merge(
     )
 
 
-def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | None, columns: Side | None) -> Tensor:
-    is_phi = isinstance(reduction, MeanPhi)
-    dtype = block.rows_Rd.dtype
-    unit: float | Tensor = 1.0
-    if dtype == torch.float16:
-        unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=3 if is_phi else 13)
-        rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
+def _row_gradients(
+    block: Block,
+    reduction: LogSumExp | MeanPhi,
+    sides: dict[str, tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]],
+    unit: float | Tensor,
+    *,
+    anchors: tuple[bool, bool],
+) -> Tensor:
+    """`sides`: by way, (value, weight) of the rows and of the columns; `anchors`: which of them are."""
+    is_phi, dtype = isinstance(reduction, MeanPhi), block.rows_Rd.dtype
     tiling = gradients_tiling(*_feature_kind(block))
     (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
@@ -492,8 +509,7 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
     if blocks["CHUNKS"] % 2 == 0 and 2 * block_out * dtype.itemsize <= BYTES_AT_ONCE:
         block_out *= 2
     for way, choose in ways(block, is_phi):
-        own = side_of(rows, way, block.scale, out)
-        other = own if block.symmetric else side_of(columns, way, block.scale, out)
+        own, other = sides[way]
         gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
             block.rows_Rd,
             block.columns_Cd,
@@ -515,8 +531,8 @@ def _row_gradients(block: Block, reduction: LogSumExp | MeanPhi, rows: Side | No
             UNIT_IS_TENSOR=isinstance(unit, Tensor),
             WAY=way,
             CHOOSE=choose,
-            ROW_ANCHORS=rows is not None,
-            COLUMN_ANCHORS=columns is not None,
+            ROW_ANCHORS=anchors[0],
+            COLUMN_ANCHORS=anchors[1],
             BLOCK_OUT=block_out,
             **blocks,
             **_tiling_constants(tiling),
@@ -584,9 +600,13 @@ def _parts(block: Block, row_tiles: int, column_tiles: int, *, busy: int) -> tup
 
 def offsets(block: Block) -> tuple[int, int, int, int, int]:
     """(s, a, b, c, d): row i < s meets its own sample in columns i + a and i + b, the others in i + c and i + d."""
-    row_count = len(block.rows_Rd)
-    starts = sorted({e.row_start for e in block.excluded})
-    by_start = [[e.offset for e in block.excluded if e.row_start == start] for start in starts]
+    return _offsets(block.excluded, len(block.rows_Rd))
+
+
+@lru_cache(maxsize=1024)
+def _offsets(excluded: tuple[Diagonal, ...], row_count: int) -> tuple[int, int, int, int, int]:
+    starts = sorted({e.row_start for e in excluded})
+    by_start = [[e.offset for e in excluded if e.row_start == start] for start in starts]
     assert len(starts) <= 2, "rows come from one view or two"
     assert all(len(found) <= 2 for found in by_start), "columns come from one view or two"
     early, late = ([*found, NO_DIAGONAL, NO_DIAGONAL][:2] for found in [*by_start, [], []][:2])
