@@ -11,7 +11,7 @@ Eager calls go to the autograd function of `streamed` directly: an operator's di
 host about 0.17 ms more, as long as a small loss altogether.
 
 Shape suffixes: V views, n samples of this rank, A anchors, M queue, Q quantities (positive, value and, of a
-log-sum-exp, gap and ess; with a learned scale, the moment behind them), d features.
+log-sum-exp, gap and ess if asked; with a learned scale, the moment behind them), d features.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Asked:
 
     route: str
     pairing: str
-    switches: str  # letters: in-batch negatives, normalize, gather, shared loss, moment
+    switches: str  # letters: in-batch negatives, normalize, gather, shared loss, moment, ess
     phi: str  # where its device code is, "module:function"; "" for a log-sum-exp
     phi_kinds: str  # of its parameters: t a tensor, f a number
 
@@ -59,7 +59,7 @@ class Asked:
 
     @property
     def quantities(self) -> int:
-        return (2 if self.phi else 4) + self.with_moment
+        return (2 if self.phi else 3 + ("e" in self.switches)) + self.with_moment
 
     def layout(self, own_samples: int, queued: int) -> Layout:
         return layout_of(
@@ -82,15 +82,17 @@ def can_hold(phi: Phi | None) -> bool:
     return phi is None or isinstance(phi.device, str)
 
 
-def reduce_traced(batch: Batch, scale: float | Tensor, route: str, phi: Phi | None) -> tuple[Tensor, ...]:
+def reduce_traced(
+    batch: Batch, scale: float | Tensor, route: str, phi: Phi | None, *, with_ess: bool
+) -> tuple[Tensor, ...]:
     """`streamed.reduce_streamed` on a route of Triton's, as an operator."""
     options = batch.options
     learned = isinstance(scale, Tensor) and scale.requires_grad
     switches = "".join(
         letter
         for letter, on in zip(
-            "ingsm",
-            (options.in_batch_negatives, options.normalize, options.gather, options.shared_loss, learned),
+            "ingsme",
+            (options.in_batch_negatives, options.normalize, options.gather, options.shared_loss, learned, with_ess),
             strict=True,
         )
         if on
@@ -117,7 +119,7 @@ def reduce_traced(batch: Batch, scale: float | Tensor, route: str, phi: Phi | No
     )
     if phi is not None:
         return packed_QA[0], packed_QA[1]
-    return packed_QA[0], packed_QA[1], packed_QA[2], packed_QA[3].detach()
+    return packed_QA[0], packed_QA[1], packed_QA[2], *([packed_QA[3].detach()] if with_ess else [])
 
 
 def _pass_of(
@@ -130,7 +132,7 @@ def _pass_of(
         phi = Phi(asked.phi, value=_on_the_device, derivative=_on_the_device, parameters=parameters, device=asked.phi)
     layout = asked.layout(len(z_a), 0 if queue is None else len(queue))
     switches = asked.switches
-    return Pass(layout, asked.route, phi, "n" in switches, "s" in switches, z_a.dtype)
+    return Pass(layout, asked.route, phi, "n" in switches, "s" in switches, "e" in switches, z_a.dtype)
 
 
 def _on_the_device(_: Tensor) -> NoReturn:

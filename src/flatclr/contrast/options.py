@@ -13,7 +13,7 @@ from flatclr.contrast.relation import GENERATORS, PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
 ROUTES = ("auto", "dense", "streamed", "strips", "fused")
-SWITCHES = ("in_batch_negatives", "normalize", "gather", "check_embeddings", "shared_loss")
+SWITCHES = ("in_batch_negatives", "normalize", "gather", "check_embeddings", "shared_loss", "with_ess")
 
 
 class Given(TypedDict, total=False):
@@ -54,6 +54,7 @@ class CallOptions(ContrastOptions, Given, total=False):
 
     negatives: Tensor | None
     shared_loss: bool
+    with_ess: bool
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Options:
     check_embeddings: bool = False
     false_negative_margin: float | None = None
     shared_loss: bool = False
+    with_ess: bool = False
 
     def __post_init__(self) -> None:
         require_one_of("pairing", self.pairing, PAIRINGS)

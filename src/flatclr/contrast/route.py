@@ -26,7 +26,7 @@ from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
-WIDEST_FUSED = 256  # features; from 384 on strips are 4 to 5 times faster (results/loss_widths.jsonl)
+WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,27 @@ def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
     with no_autocast(batch.views[0]):
         if route == "dense":
             return Reduced(*dense.logsumexp_kept(batch, scale), route, negatives)
-        positive, total, gap, ess = _streamed(batch, scale, route, None)
-    return Reduced(positive, total, gap, partial(measured, ess), route, negatives)
+        # Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together
+        with_ess = batch.options.with_ess or route not in TRITON_MODULES or batch.layout.ranks.size > 1
+        positive, total, gap, *ess = _streamed(batch, scale, route, None, with_ess=with_ess)
+    measure_ess = partial(measured, *ess) if ess else partial(_measure_ess, batch, scale, route)
+    return Reduced(positive, total, gap, measure_ess, route, negatives)
 
 
-def _streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | None) -> tuple[Tensor, ...]:
-    """Of two views, tile by tile: (positive, log-sum-exp, their gap, ess) or, given phi, (positive, mean of phi)."""
+def _streamed(
+    batch: Batch, scale: float | Tensor, route: str, phi: Phi | None, *, with_ess: bool = True
+) -> tuple[Tensor, ...]:
+    """Of two views, tile by tile: (positive, log-sum-exp, their gap, ess if asked); given phi, (positive, its mean)."""
     if torch.compiler.is_compiling() and route in TRITON_MODULES and operators.can_hold(phi):
-        return operators.reduce_traced(batch, scale, route, phi)
-    return reduce_streamed(batch, scale, route, phi)
+        return operators.reduce_traced(batch, scale, route, phi, with_ess=with_ess)
+    return reduce_streamed(batch, scale, route, phi, with_ess=with_ess)
+
+
+@torch.no_grad()
+def _measure_ess(batch: Batch, scale: float | Tensor, route: str) -> Tensor:
+    """The ESS of a contrast that was reduced without it, in a pass of its own."""
+    with no_autocast(batch.views[0]):
+        return _streamed(batch, scale, route, None)[3]
 
 
 def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
@@ -159,13 +171,8 @@ def prefers_fused(embeddings: Tensor) -> bool:
     In half precision on a GPU they were faster at every size that is streamed, from 1.5 times at 2,048 rows to 26 times
     at 65,536 (`results/loss_gpu.jsonl`).
     """
-    if not embeddings.is_cuda or embeddings.dtype not in (torch.bfloat16, torch.float16):
-        return False
-    if torch.compiler.is_compiling():
-        from flatclr.contrast.kernels.tracing import fused_kernels_run_there
-
-        return bool(fused_kernels_run_there(embeddings.device))
-    return fused_kernels_run(embeddings.device)
+    half = embeddings.dtype in (torch.bfloat16, torch.float16)
+    return embeddings.is_cuda and half and _triton_takes(embeddings)
 
 
 def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
@@ -198,7 +205,14 @@ def _asked(route: str, backend: str, embeddings: Tensor) -> str:
 
 
 def _triton_takes(embeddings: Tensor) -> bool:
-    return embeddings.dtype != torch.float64 and fused_kernels_run(embeddings.device)
+    """Whether Triton's kernels run on them."""
+    if embeddings.dtype == torch.float64:
+        return False
+    if torch.compiler.is_compiling():
+        from flatclr.contrast.kernels.tracing import fused_kernels_run_there
+
+        return bool(fused_kernels_run_there(embeddings.device))
+    return fused_kernels_run(embeddings.device)
 
 
 def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool) -> None:

@@ -204,14 +204,15 @@ def contrast_stats(
         generator: source of that draw.
         normalize: put embeddings on the unit sphere first, so that scores are cosines times `inverse_temperature`.
         gather: contrast with every rank's batch; the stats are global, in one-process order.
-        backend: "torch" (any device), "triton" (fused kernels on a CUDA device; products in the embeddings' own type,
-            sums in float32; not float64) or "auto": "triton" for half-precision batches on one GPU that are large or
-            have a queue, else "torch".
-        route: "dense" (one kept tile), "streamed" (tile by tile), "fused" (Triton), "strips" (matrix
-            products with sums in Triton, for wide embeddings) or "auto", by size, type and device.
+        backend: "torch" (any device), "triton" (kernels on a CUDA device; products in the embeddings' own type, sums in
+            float32; not float64) or "auto": "triton" for half-precision batches on one GPU that are large or have a
+            queue, else "torch".
+        route: "dense" (one kept tile), "streamed" (tile by tile), "fused" (Triton), "strips" (strips of scores and the
+            library's matrix products, for wide embeddings and every relation) or "auto", by size, type and device.
         check_embeddings: look for NaN, Inf and zero rows first (waits for the device).
         shared_loss: promise that every rank computes the same loss from the global stats, say a mean over all
             anchors; backward then needs no collective. Without it the ranks' upstream gradients are averaged first.
+        with_ess: the ESS will be read, so measure it in the same pass; else Triton's routes take another when it is.
 
     Returns:
         Stats of all anchors. `positive` and `negative_logsumexp` carry gradients to embeddings, queue, hard negatives

@@ -35,6 +35,7 @@ class Pass:
     phi: Phi | None  # None: log-sum-exp
     normalize: bool
     shared_loss: bool
+    with_ess: bool  # of a log-sum-exp
     embedding_type: torch.dtype
 
     @property
@@ -42,10 +43,12 @@ class Pass:
         return kernels_of(self.route)
 
 
-def reduce_streamed(batch: Batch, scale: float | Tensor, route: str, phi: Phi | None) -> tuple[Tensor, ...]:
-    """Of two views: (positive, log-sum-exp, their gap, ess) of all anchors or, given phi, (positive, mean of phi)."""
+def reduce_streamed(
+    batch: Batch, scale: float | Tensor, route: str, phi: Phi | None, *, with_ess: bool = True
+) -> tuple[Tensor, ...]:
+    """Of two views: (positive, log-sum-exp, their gap, ess if asked) of anchors; given phi, (positive, its mean)."""
     options, z = batch.options, batch.views[0]
-    work = Pass(batch.layout, route, phi, options.normalize, options.shared_loss, z.dtype)
+    work = Pass(batch.layout, route, phi, options.normalize, options.shared_loss, with_ess, z.dtype)
     return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, batch.given_queue, scale, work)
 
 
@@ -107,12 +110,13 @@ class Prepared:
             normalize=work.normalize,
             anchor_groups=len(layout.groups),
             with_moment=with_moment,
+            with_ess=work.with_ess,
         )
         whole_queue = Embeddings.of(given_queue, queue, normalized=work.normalize)
         return cls(ready, Operands.of(kernels, ready.operand, whole_queue, layout))
 
     def reduced(self, scale: float | Tensor, work: Pass) -> list[Tensor]:
-        """(positive, value and, of a log-sum-exp, gap and ess; with a moment, it) of all ranks' anchors."""
+        """(positive, value and, of a log-sum-exp, gap and ess if asked; with a moment, it) of all ranks' anchors."""
         layout, kernels, ready = work.layout, work.kernels, self.ready
         for part in parts_of(layout, self.operands, scale, bounded=work.normalize):
             if part.row_anchors is not None:

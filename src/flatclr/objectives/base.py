@@ -85,7 +85,8 @@ class Objective(nn.Module):
         if traits.pairing != Options.pairing:
             options.setdefault("pairing", traits.pairing)
         asked: dict[str, Any] = {name: value for name, value in options.items() if name != "graphed"}
-        self._options = Options(shared_loss=True, **asked)  # every rank averages over the same global anchors
+        # every rank averages over the same global anchors
+        self._options = Options(shared_loss=True, with_ess=isinstance(temperature, EssControl), **asked)
         self.options = options
         require_switch("graphed", options.get("graphed", False))
         self._graphs = GraphedCalls(type(self).__name__, self._options) if options.get("graphed") else None

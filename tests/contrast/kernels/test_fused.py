@@ -130,7 +130,7 @@ def test_scores_without_bound_keep_a_running_maximum(pairing: str) -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "queue", "d", "expected"),
-    [(512, 0, 4, "dense"), (16, 0, 4, "dense"), (16, 1, 4, "fused"), (513, 0, 256, "fused"), (513, 0, 257, "strips")],
+    [(512, 0, 4, "dense"), (16, 0, 4, "dense"), (16, 1, 4, "fused"), (513, 0, 128, "fused"), (513, 0, 129, "strips")],
 )
 def test_auto_takes_triton_for_large_batches_and_queues_and_strips_for_wide_embeddings(
     pairs: int, queue: int, d: int, expected: str, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ class Kernels(Protocol):
         normalize: bool,
         anchor_groups: int,
         with_moment: bool,
+        with_ess: bool,
     ) -> Ready:
         """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
 
@@ -57,7 +58,7 @@ class Kernels(Protocol):
         """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
 
     def finish(self, sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
-        """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
+        """[value] and, of a log-sum-exp, [its gap, ess if asked]; with a moment, [scale * d value / d scale]"""
 
     def block_gradients(
         self,

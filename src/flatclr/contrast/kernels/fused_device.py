@@ -172,14 +172,26 @@ def _terms(
 
 
 @triton.jit
-def _store_sums(at, quantity, inside, total, squares, moment, peak, WAY: tl.constexpr, WITH_MOMENT: tl.constexpr):
+def _store_sums(
+    at,
+    quantity,
+    inside,
+    total,
+    squares,
+    moment,
+    peak,
+    WAY: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
+    WITH_MOMENT: tl.constexpr,
+):
     """One slot of every quantity: total, squares (not of a phi), moment and, online, the peak."""
     tl.store(at, total, mask=inside)
     if WAY == "phi":
         if WITH_MOMENT:
             tl.store(at + quantity, moment, mask=inside)
     else:
-        tl.store(at + quantity, squares, mask=inside)
+        if WITH_SQUARES:
+            tl.store(at + quantity, squares, mask=inside)
         if WITH_MOMENT:
             tl.store(at + 2 * quantity, moment, mask=inside)
         if WAY == "online":
@@ -207,6 +219,7 @@ def sums_kernel(
     WAY: tl.constexpr,
     CHOOSE: tl.constexpr,
     PHI: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     FACTORS: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -282,13 +295,13 @@ def sums_kernel(
                 BLOCK_N,
             )
         total += tl.sum(terms, 1)
-        if WAY != "phi":
+        if WITH_SQUARES:
             squares += tl.sum(terms * terms, 1)
         if WITH_MOMENT:
             moment += tl.sum(moments, 1)
     at = sums_ptr + tl.cast(part, tl.int64) * row_count + rows
     quantity = tl.cast(slots, tl.int64) * row_count
-    _store_sums(at, quantity, rows < row_count, total, squares, moment, peak, WAY, WITH_MOMENT)
+    _store_sums(at, quantity, rows < row_count, total, squares, moment, peak, WAY, WITH_SQUARES, WITH_MOMENT)
 
 
 @triton.jit(
@@ -324,6 +337,7 @@ def mirrored_sums_kernel(
     WAY: tl.constexpr,
     CHOOSE: tl.constexpr,
     PHI: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     SYMMETRIC: tl.constexpr,
     FACTORS: tl.constexpr,
@@ -391,7 +405,7 @@ def mirrored_sums_kernel(
         column_squares = column_total
         column_moment = column_total
         total += terms
-        if WAY != "phi":
+        if WITH_SQUARES:
             column_squares = tl.sum(terms * terms, 1)
             squares += terms * terms
         if WITH_MOMENT:
@@ -407,6 +421,7 @@ def mirrored_sums_kernel(
             column_moment,
             column_total,
             WAY,
+            WITH_SQUARES,
             WITH_MOMENT,
         )
     row_at = row_sums_ptr + tl.cast(part, tl.int64) * row_count + rows
@@ -414,11 +429,22 @@ def mirrored_sums_kernel(
     row_total = tl.sum(total, 0)
     row_squares = row_total
     row_moment = row_total
-    if WAY != "phi":
+    if WITH_SQUARES:
         row_squares = tl.sum(squares, 0)
     if WITH_MOMENT:
         row_moment = tl.sum(moment, 0)
-    _store_sums(row_at, row_quantity, rows < row_count, row_total, row_squares, row_moment, row_total, WAY, WITH_MOMENT)
+    _store_sums(
+        row_at,
+        row_quantity,
+        rows < row_count,
+        row_total,
+        row_squares,
+        row_moment,
+        row_total,
+        WAY,
+        WITH_SQUARES,
+        WITH_MOMENT,
+    )
 
 
 @triton.jit
@@ -448,6 +474,7 @@ def merge_kernel(
     SCALE_IS_TENSOR: tl.constexpr,
     WAY: tl.constexpr,
     CHOOSE: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     TRIANGLE: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -475,7 +502,9 @@ def merge_kernel(
     else:
         if WAY == "fixed":
             total = _sum_of_slots(partial_ptr, slots, anchors, anchor0, 0, SLOTS, ANCHORS)
-            squares = _sum_of_slots(partial_ptr, slots, anchors, anchor0, slot_stride, SLOTS, ANCHORS)
+            squares = total
+            if WITH_SQUARES:
+                squares = _sum_of_slots(partial_ptr, slots, anchors, anchor0, slot_stride, SLOTS, ANCHORS)
             if WITH_MOMENT:
                 moment = _sum_of_slots(partial_ptr, slots, anchors, anchor0, 2 * slot_stride, SLOTS, ANCHORS)
             peak = tl.full([ANCHORS], 0.0, tl.float32) + _fixed_shift(scale)
@@ -491,8 +520,9 @@ def merge_kernel(
                 mine = tl.exp2(peak - higher)
                 theirs = tl.exp2(other - higher)
                 total = total * mine + theirs * tl.load(at, mask=inside, other=0.0)
-                more = tl.load(at + quantity, mask=inside, other=0.0)
-                squares = squares * mine * mine + theirs * theirs * more
+                if WITH_SQUARES:
+                    more = tl.load(at + quantity, mask=inside, other=0.0)
+                    squares = squares * mine * mine + theirs * theirs * more
                 if WITH_MOMENT:
                     moment = moment * mine + theirs * tl.load(at + 2 * quantity, mask=inside, other=0.0)
                 peak = higher
@@ -502,10 +532,11 @@ def merge_kernel(
         new = tl.exp(peak - higher)
         old = tl.exp(before - higher)
         total = new * total + old * tl.load(total_ptr + columns, mask=inside, other=0.0)
-        squares = new * new * squares + old * old * tl.load(squares_ptr + columns, mask=inside, other=0.0)
         tl.store(peak_ptr + columns, higher, mask=inside)
         tl.store(total_ptr + columns, total, mask=inside)
-        tl.store(squares_ptr + columns, squares, mask=inside)
+        if WITH_SQUARES:
+            squares = new * new * squares + old * old * tl.load(squares_ptr + columns, mask=inside, other=0.0)
+            tl.store(squares_ptr + columns, squares, mask=inside)
         if WITH_MOMENT:
             moment = new * moment + old * tl.load(moment_ptr + columns, mask=inside, other=0.0)
             tl.store(moment_ptr + columns, moment, mask=inside)
@@ -751,6 +782,7 @@ def finish_kernel(
     out_ptr,
     anchors,
     negatives,
+    WITH_SQUARES: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     ANCHORS: tl.constexpr,
 ):
@@ -760,14 +792,14 @@ def finish_kernel(
     out = out_ptr + at
     quantity = tl.cast(anchors, tl.int64)
     total = tl.load(total_ptr + at, mask=inside, other=1.0)
-    squares = tl.load(squares_ptr + at, mask=inside, other=1.0)
     value = tl.load(peak_ptr + at, mask=inside, other=0.0) + tl.log(total)
     tl.store(out, value, mask=inside)
     tl.store(out + quantity, value - tl.load(positive_ptr + at, mask=inside, other=0.0), mask=inside)
-    share = total / tl.sqrt(squares)
-    ess = share * share / negatives
-    ess = tl.where(ess < 1, ess, tl.where(ess >= 1, 1.0, ess))  # a NaN stays one
-    tl.store(out + 2 * quantity, tl.where(ess < 1 / negatives, 1 / negatives, ess), mask=inside)
+    if WITH_SQUARES:
+        share = total / tl.sqrt(tl.load(squares_ptr + at, mask=inside, other=1.0))
+        ess = share * share / negatives
+        ess = tl.where(ess < 1, ess, tl.where(ess >= 1, 1.0, ess))  # a NaN stays one
+        tl.store(out + 2 * quantity, tl.where(ess < 1 / negatives, 1 / negatives, ess), mask=inside)
     if WITH_MOMENT:
         tl.store(out + 3 * quantity, tl.load(moment_ptr + at, mask=inside, other=0.0) / total, mask=inside)
 

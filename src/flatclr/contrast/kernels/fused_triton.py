@@ -74,11 +74,11 @@ SUMS_TILING = {
     4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 MIRRORED_TILING = {
-    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(64, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
+    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
     4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 GRADIENTS_TILING = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(64, 128, 4, 2), 256: Tiling(128, 64, 8, 2)},
+    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(64, 128, 4, 2), 256: Tiling(128, 64, 8, 3)},
     4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
 }
 
@@ -129,7 +129,7 @@ def try_launch(device: torch.device) -> None:
     """Raises whatever keeps a kernel from running there."""
     z = torch.ones(1, 2, device=device)
     with torch.cuda.device_of(z):
-        ready((z, z), 1.0, None, normalize=True, anchor_groups=1, with_moment=False)
+        ready((z, z), 1.0, None, normalize=True, anchor_groups=1, with_moment=False, with_ess=True)
 
 
 def require_usable(embeddings: Tensor) -> None:
@@ -199,6 +199,7 @@ def ready(
     normalize: bool,
     anchor_groups: int,
     with_moment: bool,
+    with_ess: bool,
 ) -> Ready:
     """Two views [n, d] made ready in one launch."""
     z_a, z_b = views
@@ -208,7 +209,7 @@ def ready(
     inverse_norms = unit.new_empty(2 * samples, 1) if normalize else None
     factors = unit.new_empty(2 * samples) if normalize else None
     products = unit.new_empty(2 * samples + PADDING, padded, dtype=_product_type(dtype))
-    sums = (1 if phi is not None else 3) + with_moment
+    sums = (1 if phi is not None else 2 + with_ess) + with_moment
     positive, *others = unit.new_empty(1 + sums, anchor_groups * samples).unbind()
     at_once, block_d = _rows_at_once(padded)
     ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
@@ -237,8 +238,9 @@ def ready(
     moment = others.pop() if with_moment else None
     if phi is not None:
         return Ready(unit, inverse_norms, positive, operand_Rd, PhiSums(phi, others[0], moment))
-    peak, total, squares = others
-    return Ready(unit, inverse_norms, positive, operand_Rd, LogSumExpSums(peak, total, squares, moment))
+    peak, total, *squares = others
+    sums_of_all = LogSumExpSums(peak, total, squares[0] if with_ess else None, moment)
+    return Ready(unit, inverse_norms, positive, operand_Rd, sums_of_all)
 
 
 def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
@@ -246,20 +248,22 @@ def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
     if isinstance(sums, PhiSums):
         return sums.finish(negatives)
     value, gap, ess, slope = positive.new_empty(4, len(positive)).unbind()
+    with_ess = sums.squares is not None
     finish_kernel[(_tiles(len(value), 256),)](
         sums.peak,
         sums.total,
-        sums.squares,
+        sums.total if sums.squares is None else sums.squares,
         sums.total if sums.moment is None else sums.moment,
         positive,
         value,
         len(value),
         float(negatives),
+        WITH_SQUARES=with_ess,
         WITH_MOMENT=sums.moment is not None,
         ANCHORS=256,
         **SMALL,
     )
-    return [value, gap, ess] if sums.moment is None else [value, gap, ess, slope]
+    return [value, gap, *([ess] if with_ess else []), *([] if sums.moment is None else [slope])]
 
 
 def views_gradient(
@@ -436,6 +440,7 @@ def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling:
         "SCALE_IS_TENSOR": isinstance(block.scale, Tensor),
         "WAY": way,
         "CHOOSE": choose,
+        "WITH_SQUARES": with_squares(sums),
         "WITH_MOMENT": sums.moment is not None,
         **parameter_constants(sums),
         **_feature_constants(block),
@@ -471,7 +476,7 @@ def merge(
     merge_kernel[(_tiles(anchors, at_once),)](
         partial_QSA,
         total,
-        sums.squares if isinstance(sums, LogSumExpSums) else total,
+        sums.squares if isinstance(sums, LogSumExpSums) and sums.squares is not None else total,
         total if sums.moment is None else sums.moment,
         sums.peak if isinstance(sums, LogSumExpSums) else total,
         scale,
@@ -481,6 +486,7 @@ def merge(
         SCALE_IS_TENSOR=isinstance(scale, Tensor),
         WAY=way,
         CHOOSE=choose,
+        WITH_SQUARES=with_squares(sums),
         WITH_MOMENT=sums.moment is not None,
         TRIANGLE=triangle,
         SLOTS=32,
@@ -583,6 +589,10 @@ def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:
 def _mirrored_bytes(block: Block, sums: AnySums) -> int:
     tiles = _tiles(len(block.rows_Rd), _mirrored_tiling_of(block, sums).rows)
     return 4 * quantities_of(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
+
+
+def with_squares(sums: AnySums) -> bool:
+    return isinstance(sums, LogSumExpSums) and sums.squares is not None
 
 
 def quantities_of(sums: AnySums, way: str) -> int:

@@ -143,7 +143,7 @@ class LogSumExpSums:
 
     peak: Tensor
     total: Tensor
-    squares: Tensor
+    squares: Tensor | None  # None: nobody asks for the effective sample size
     moment: Tensor | None
 
     @classmethod
@@ -154,7 +154,8 @@ class LogSumExpSums:
 
     def part(self, anchors: slice) -> LogSumExpSums:
         moment = None if self.moment is None else self.moment[anchors]
-        return LogSumExpSums(self.peak[anchors], self.total[anchors], self.squares[anchors], moment)
+        squares = None if self.squares is None else self.squares[anchors]
+        return LogSumExpSums(self.peak[anchors], self.total[anchors], squares, moment)
 
     def add_tile(self, scores: Tensor, tile: Tile, others: LogSumExpSums | None) -> None:
         tile.fill_excluded(scores, -torch.inf)
@@ -171,13 +172,14 @@ class LogSumExpSums:
         if self.moment is not None:
             finite = scores.clamp_min(torch.finfo(scores.dtype).min)  # an excluded pair would be -inf * 0
             self.moment.mul_(decay).add_((finite * shares).sum(dim))
-        self.squares.mul_(decay.square_()).add_(shares.square_().sum(dim))
+        if self.squares is not None:
+            self.squares.mul_(decay.square_()).add_(shares.square_().sum(dim))
 
     def finish(self, negatives: int) -> list[Tensor]:
         """[log-sum-exp, effective sample size in [1 / negatives, 1]] and, with a moment, [scale * d value / d scale]"""
-        ess = effective_share(self.total, self.squares.sqrt(), negatives)
+        ess = [] if self.squares is None else [effective_share(self.total, self.squares.sqrt(), negatives)]
         moment = [] if self.moment is None else [self.moment / self.total]
-        return [self.peak + self.total.log(), ess, *moment]
+        return [self.peak + self.total.log(), *ess, *moment]
 
 
 class LogSumExp:

@@ -83,6 +83,7 @@ class SelectedLogSumExpSums(LogSumExpSums):
     def results(self) -> list[Tensor]:
         """[log-sum-exp, log-sum-exp of twice the scores] and, with a moment, [sum_j w_j s_j]; -inf and 0 of nothing."""
         moment = [] if self.moment is None else [self.moment / self.total.clamp_min(torch.finfo(self.total.dtype).tiny)]
+        assert self.squares is not None
         return [self.peak + self.total.log(), 2 * self.peak + self.squares.log(), *moment]
 
 

@@ -157,6 +157,7 @@ def _add_up(
     WAY: tl.constexpr,
     PHI: tl.constexpr,
     AXIS: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     OWN_SCALE: tl.constexpr,
     LIMIT: tl.constexpr,
@@ -185,7 +186,9 @@ def _add_up(
             terms = tl.exp2(seen - tl.expand_dims(peak, AXIS))
         else:
             terms = tl.exp2(seen - _fixed_shift(scale))
-        squares = tl.sum(terms * terms, AXIS)
+        squares = peak
+        if WITH_SQUARES:
+            squares = tl.sum(terms * terms, AXIS)
         if WITH_MOMENT:
             moments = tl.where(seen == NOT_MEANT, 0.0, terms * (seen * LN2))
     if COUNTED:
@@ -194,7 +197,7 @@ def _add_up(
     moment = total
     if WITH_MOMENT:
         moment = tl.sum(moments, AXIS)
-    _store_sums(sums_at, quantity, inside, total, squares, moment, peak, WAY, WITH_MOMENT)
+    _store_sums(sums_at, quantity, inside, total, squares, moment, peak, WAY, WITH_SQUARES, WITH_MOMENT)
 
 
 @triton.jit(do_not_specialize=["row_first", "row_count", "column_count", "strip_rows", "row_tiles", "column_tiles"])
@@ -223,6 +226,7 @@ def strip_sums_kernel(
     WAY: tl.constexpr,
     CHOOSE: tl.constexpr,
     PHI: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
     WITH_MOMENT: tl.constexpr,
     WITH_COLUMNS: tl.constexpr,
     SAME_SAMPLE: tl.constexpr,
@@ -292,6 +296,7 @@ def strip_sums_kernel(
         WAY,
         PHI,
         1,
+        WITH_SQUARES,
         WITH_MOMENT,
         OWN_SCALE,
         LIMIT,
@@ -317,6 +322,7 @@ def strip_sums_kernel(
             WAY,
             PHI,
             0,
+            WITH_SQUARES,
             WITH_MOMENT,
             OWN_SCALE,
             LIMIT,

@@ -56,10 +56,11 @@ def ready(
     normalize: bool,
     anchor_groups: int,
     with_moment: bool,
+    with_ess: bool,
 ) -> Ready:
     """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
     found = tiled_torch.ready(
-        views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment
+        views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment, with_ess=with_ess
     )
     stack = Embeddings(torch.cat(views), found.rows, normalize)
     return Ready(found.rows, found.inverse_norms, found.positive, operand(stack, views[0].dtype), found.sums)

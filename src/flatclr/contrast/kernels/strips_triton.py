@@ -7,31 +7,31 @@ Shape suffixes: R rows, C columns, d features, Q quantities, S slots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flatclr.contrast.kernels import fused_triton, tiled_torch
+from flatclr.contrast.kernels import fused_triton
 from flatclr.contrast.kernels.fused_triton import (
     FLOAT32_PRODUCTS,
     finish,
     knows,
     laid_out,
     operand,
+    ready,
     require_known,
     require_usable,
     run,
     try_launch,
+    views_gradient,
 )
 from flatclr.contrast.kernels.reductions import (
     Block,
-    Embeddings,
     MeanPhi,
     PhiSums,
-    Ready,
     Side,
 )
 from flatclr.contrast.kernels.selected import (
@@ -45,9 +45,19 @@ from flatclr.contrast.kernels.selected import (
 )
 from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
 from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weights_kernel
-from flatclr.contrast.phi import Phi
 
-__all__ = ["finish", "knows", "laid_out", "operand", "require_known", "require_usable", "run", "try_launch"]
+__all__ = [
+    "finish",
+    "knows",
+    "laid_out",
+    "operand",
+    "ready",
+    "require_known",
+    "require_usable",
+    "run",
+    "try_launch",
+    "views_gradient",
+]
 
 
 @dataclass(frozen=True)
@@ -74,48 +84,8 @@ class Tiling:
         }
 
 
-SUMS_TILING = {2: Tiling(256, 128, 64, 8, 3, group=16), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
-WEIGHTS_TILING = {2: Tiling(256, 128, 64, 8, 3, group=16), 4: Tiling(64, 64, 32, 4, 2)}
-
-
-def ready(
-    views: tuple[Tensor, ...],
-    scale: float | Tensor,
-    phi: Phi | None,
-    *,
-    normalize: bool,
-    anchor_groups: int,
-    with_moment: bool,
-) -> Ready:
-    """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
-    if len(views) == 2:
-        return fused_triton.ready(
-            views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment
-        )
-    found = tiled_torch.ready(
-        views, scale, phi, normalize=normalize, anchor_groups=anchor_groups, with_moment=with_moment
-    )
-    stack = Embeddings(torch.cat(views), found.rows, normalize)
-    return replace(found, operand=operand(stack, views[0].dtype))
-
-
-def views_gradient(
-    from_negatives: Tensor | None,
-    pull: Tensor | None,
-    unit: Tensor,
-    inverse_norms: Tensor | None,
-    scale: float | Tensor,
-    *,
-    views: int,
-    sign: float,
-    factor: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, ...]:
-    """Gradients of the views from what their rows get as negatives and from their positive scores."""
-    gradient = fused_triton.views_gradient if views == 2 else tiled_torch.views_gradient
-    return gradient(
-        from_negatives, pull, unit, inverse_norms, scale, views=views, sign=sign, factor=factor, dtype=dtype
-    )
+SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
+WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
 
 
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
@@ -159,6 +129,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 _samples(block),
                 WAY=way,
                 CHOOSE=choose,
+                WITH_SQUARES=fused_triton.with_squares(rows),
                 WITH_MOMENT=rows.moment is not None,
                 WITH_COLUMNS=others is not None,
                 COUNTED=bool(extras),

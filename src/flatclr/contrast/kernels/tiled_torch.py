@@ -72,8 +72,9 @@ def ready(
     normalize: bool,
     anchor_groups: int,
     with_moment: bool,
+    with_ess: bool,
 ) -> Ready:
-    """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
+    """Views [n, d] on the sphere if asked, positive scores of two, and empty sums, of squares too: they cost little."""
     stack = torch.cat(views).to(accumulation_type(views[0]))
     unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
     view_a, view_b = unit.chunk(2)
