@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -85,8 +86,11 @@ class Kernels(Protocol):
 
 def kernels_of(route: str) -> Kernels:
     """The module that reduces tiles on this route."""
-    if route == "streamed":
-        return tiled_torch
+    return tiled_torch if route == "streamed" else _kernels_with_triton(route)
+
+
+@cache
+def _kernels_with_triton(route: str) -> Kernels:
     kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
     return kernels
 
