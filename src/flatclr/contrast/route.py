@@ -26,6 +26,7 @@ from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
+LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
 WIDEST_FUSED = 256  # features; from 384 on strips are 4 to 5 times faster (results/loss_widths.jsonl)
 
 
@@ -134,9 +135,13 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if asked != "auto":
         _require_possible(asked, batch, phi, plain=plain)
         return asked
-    is_small = layout.ranks.size == 1 and layout.anchors * _widest(batch) <= LARGEST_DENSE
+    scores = layout.anchors * _widest(batch)
+    is_small = layout.ranks.size == 1 and scores <= LARGEST_DENSE
     if not plain:
         return "dense" if is_small else "streamed"
+    z = batch.views[0]
+    if z.is_cuda and z.dtype == torch.bfloat16:
+        is_small = layout.ranks.size == 1 and scores <= LARGEST_DENSE_ON_GPU
     if is_small and batch.queue is None and dense.has_tile(layout):
         return "dense"
     alone = layout.ranks.size == 1
