@@ -192,6 +192,7 @@ def test_on_a_cpu_calls_are_eager_and_say_so_once() -> None:
         objective(z_a, z_b)
         objective.with_stats(z_a, z_b)
     assert "graphed=True" in repr(objective)
+    assert flatclr.PairSet.of(z_a, z_b, **objective.options).negatives == 14  # which takes no graphed
 
 
 def test_copies_have_graphs_of_their_own() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from flatclr.checks import require_one_of, require_switch
 from flatclr.contrast import ContrastOptions, ContrastStats, Options, PairSet, stats_of
-from flatclr.contrast.options import Given
+from flatclr.contrast.options import Given, SharedOptions
 from flatclr.objectives.ess_control import EssControl
 from flatclr.objectives.graphed import GraphedCalls
 from flatclr.objectives.temperature import ControlledScale, scale_source
@@ -84,11 +84,12 @@ class Objective(nn.Module):
             require_bounded_scores(type(self).__name__, options, learn_temperature)
         if traits.pairing != Options.pairing:
             options.setdefault("pairing", traits.pairing)
-        asked: dict[str, Any] = {name: value for name, value in options.items() if name != "graphed"}
-        self._options = Options(shared_loss=True, **asked)  # every rank averages over the same global anchors
-        self.options = options
-        require_switch("graphed", options.get("graphed", False))
-        self._graphs = GraphedCalls(type(self).__name__, self._options) if options.get("graphed") else None
+        graphed = options.pop("graphed", False)
+        require_switch("graphed", graphed)
+        shared: SharedOptions = options
+        self._options = Options(shared_loss=True, **shared)  # every rank averages over the same global anchors
+        self.options = shared
+        self._graphs = GraphedCalls(type(self).__name__, self._options) if graphed else None
         self.scale = scale_source(temperature, learn=learn_temperature)
 
     @classmethod
@@ -188,7 +189,8 @@ class Objective(nn.Module):
         return loss, stats
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        graphed = {} if self._graphs is None else {"graphed": True}
+        return ", ".join(f"{name}={value!r}" for name, value in {**self.options, **graphed}.items())
 
 
 OBJECTIVES: dict[str, type[Objective]] = {}

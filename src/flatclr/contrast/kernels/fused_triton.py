@@ -119,7 +119,8 @@ def padded_features(d: int) -> int:
 def run(function: Callable[..., tuple[Tensor, ...]], z: Tensor, *arguments: object) -> tuple[Tensor, ...]:
     """function(*arguments), launching on the device of z; a backward pass runs on that of its tensors anyway."""
     if torch.compiler.is_compiling():
-        return _run_outside_graphs(function, z, *arguments)
+        results: tuple[Tensor, ...] = _run_outside_graphs(function, z, *arguments)
+        return results
     with torch.cuda.device_of(z):
         return function(*arguments)
 
