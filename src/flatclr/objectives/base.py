@@ -138,17 +138,16 @@ class Objective(nn.Module):
         Returns:
             A scalar.
         """
-        if self._graphs is None or not views or not all(isinstance(z, Tensor) for z in views):
+        if self._graphs is None:
             return self._evaluate(views, negatives, given, need_stats=False)[0]
-        inputs = {str(number): z for number, z in enumerate(views)}
         brought = {"negatives": negatives, **given}
-        inputs |= {name: x for name, x in brought.items() if isinstance(x, Tensor)}
-        others = {name: x for name, x in brought.items() if x is not None and not isinstance(x, Tensor)}
-        return self._graphs(self, inputs, partial(self._loss_of, len(views), others))
+        inputs = {str(number): z for number, z in enumerate(views)}
+        inputs |= {name: x for name, x in brought.items() if x is not None}  # type: ignore[misc]
+        return self._graphs(self, inputs, partial(self._loss_of, len(views)))
 
-    def _loss_of(self, views: int, others: dict[str, Any], inputs: dict[str, Tensor]) -> Tensor:
+    def _loss_of(self, views: int, inputs: dict[str, Tensor]) -> Tensor:
         """Of inputs by name: views by their number, then what else a call brings."""
-        brought: dict[str, Any] = {**others, **{name: x for name, x in inputs.items() if not name.isdigit()}}
+        brought: dict[str, Any] = {name: x for name, x in inputs.items() if not name.isdigit()}
         negatives = brought.pop("negatives", None)
         given: Given = brought  # type: ignore[assignment]
         return self._evaluate(tuple(inputs[str(v)] for v in range(views)), negatives, given, need_stats=False)[0]
