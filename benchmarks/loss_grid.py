@@ -16,6 +16,7 @@ memory the cell says so.
 from __future__ import annotations
 
 import argparse
+import gc
 import shlex
 import statistics
 import sys
@@ -146,8 +147,8 @@ def median_ms(calls: dict[str, Callable[[], object]], device: torch.device, roun
     often: dict[str, int] = {}
     for name, call in calls.items():
         try:
-            for _ in range(3):
-                call()
+            call()  # compiles and captures
+            round_ms(call, 1, device)
             often[name] = max(1, min(100, int(SECONDS_PER_ROUND / (1e-3 * round_ms(call, 1, device)))))
         except (torch.OutOfMemoryError, MemoryError):
             if device.type == "cuda":
@@ -237,6 +238,7 @@ def main() -> None:
             print(f"{n} x {d} done", file=sys.stderr, flush=True)
             positives.cache_clear()
             same_sample.cache_clear()
+            gc.collect()  # graphs of objectives that are gone
             if on_gpu:
                 torch.cuda.empty_cache()
     print(report(cells))

@@ -35,7 +35,8 @@ def contrast_options() -> str:
     ]
     text = (
         "Some are given to the constructor of an objective, some to each call of it. `contrast_stats`, `pairwise_mean` "
-        "and `PairSet.of` take all of them, `shared_loss` too."
+        "and `PairSet.of` take all of them, `shared_loss` too. `graphed` is for the constructor of an objective alone: "
+        "see [`Objective`](objectives.md)."
     )
     return "\n\n".join([text, table(["option", "given to", "default", "meaning"], rows)])
 

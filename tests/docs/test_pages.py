@@ -50,6 +50,7 @@ def relative_links(page: Path) -> list[str]:
     return [target for target in LINK.findall(prose) if not target.startswith(("https://", "http://", "mailto:"))]
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracer
 @pytest.mark.parametrize("page", [page for page in PAGES if any(python_blocks(page))], ids=name)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

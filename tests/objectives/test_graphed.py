@@ -29,11 +29,12 @@ class ByHand:
 
     def __call__(self, work: Callable[[], None], pool: Any) -> SimpleNamespace:
         self.captures += 1
+        with_gradient = torch.is_grad_enabled()
         work()
 
         def replay() -> None:
             self.replays += 1
-            with torch.enable_grad():
+            with torch.set_grad_enabled(with_gradient):
                 work()
 
         return SimpleNamespace(replay=replay)
@@ -139,9 +140,11 @@ def test_what_a_graph_depends_on_makes_another(by_hand: ByHand) -> None:
     assert captures(inverse_temperature=7.0) == 4
     with torch.no_grad():
         assert captures() == 5  # forward alone
+    with torch.inference_mode():
+        assert captures() == 6
     objective.eval()
-    assert captures() == 7
-    assert captures(inverse_temperature=5.0) == 9
+    assert captures() == 8
+    assert captures(inverse_temperature=5.0) == 10
 
 
 def test_after_a_few_shapes_calls_are_eager_and_say_so(by_hand: ByHand) -> None:
@@ -167,9 +170,20 @@ def test_what_cannot_be_captured_is_tried_once(monkeypatch: pytest.MonkeyPatch, 
     assert torch.equal(objective(z_a, z_b), loss)  # without another warning, which would be an error here
 
 
+def test_labels_in_a_list_are_not_captured(by_hand: ByHand) -> None:
+    objective = flatclr.InfoNCE(0.2, graphed=True)
+    with pytest.warns(UserWarning, match="not all it was given are tensors; it runs eagerly"):
+        loss = objective(*views(4), labels=[0, 0, 1, 1])  # type: ignore[arg-type]
+    assert torch.equal(loss, flatclr.InfoNCE(0.2)(*views(4), labels=torch.tensor([0, 0, 1, 1])))
+    assert by_hand.captures == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*not all it was given are tensors")
 def test_bad_input_is_refused_as_ever(by_hand: ByHand) -> None:
     with pytest.raises(ValueError, match="must have the same shape"):
         flatclr.InfoNCE(graphed=True)(torch.randn(4, 3), torch.randn(5, 3))
+    with pytest.raises(ValueError, match="at least 2 views, got 0"):
+        flatclr.InfoNCE(graphed=True)()
     with pytest.raises(TypeError, match=r"z_a must be a torch\.Tensor"):
         flatclr.InfoNCE(graphed=True)([[1.0]], torch.randn(1, 1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="graphed must be True or False, got 1; pass a bool"):
@@ -192,6 +206,7 @@ def test_on_a_cpu_calls_are_eager_and_say_so_once() -> None:
         objective(z_a, z_b)
         objective.with_stats(z_a, z_b)
     assert "graphed=True" in repr(objective)
+    assert flatclr.PairSet.of(z_a, z_b, **objective.options).negatives == 14  # which takes no graphed
 
 
 def test_copies_have_graphs_of_their_own() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import flatclr
 from flatclr.contrast import ContrastStats, PairSet, stats_of
-from flatclr.contrast.options import ContrastOptions, Options
+from flatclr.contrast.options import Options, SharedOptions
 from flatclr.objectives import OBJECTIVES, Objective, Traits, register
 from flatclr.training.build_objective import build_objective
 
@@ -69,4 +69,4 @@ def test_every_registered_objective_says_what_it_is_and_builds_with_its_traits()
 
 
 def test_options_are_named_once_for_types_and_once_with_defaults() -> None:
-    assert set(Options.__dataclass_fields__) == {*ContrastOptions.__annotations__, "shared_loss"}
+    assert set(Options.__dataclass_fields__) == {*SharedOptions.__annotations__, "shared_loss"}

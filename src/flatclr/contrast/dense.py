@@ -7,6 +7,7 @@ features; the tile is [anchors, candidates], with a leading view where each view
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from flatclr.contrast.numerics import (
     keep_scale,
     kept_scale,
     no_autocast,
+    product,
     to_sphere,
 )
 from flatclr.contrast.phi import Phi
@@ -29,6 +31,7 @@ from flatclr.contrast.relation import PAIRINGS, Group, Layout
 
 # the tiles that are kept, by the geometry they serve: anything else goes another way
 SHAPES: dict[tuple[Group, ...], str] = {PAIRINGS[name](2): name for name in ("views", "cross", "one_way", "within")}
+LARGEST_EXACT = 2**20  # scores up to which products are made in float32 whatever the embeddings' type
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
 
@@ -43,15 +46,30 @@ def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor,
     The gap is an output of its own because most losses need nothing else.
     """
     layout = batch.layout
-    found = _KeptTile.apply(*batch.views, scale, layout, batch.options.normalize, None)
+    found = _KeptTile.apply(*batch.views, scale, layout, _how(batch), None)
     positive, logsumexp, gap, shares, total = found
     return positive, logsumexp, gap, partial(_ess, shares, total, layout.negatives)
 
 
 def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    positive, mean = _KeptTile.apply(*batch.views, scale, batch.layout, batch.options.normalize, phi)
+    positive, mean = _KeptTile.apply(*batch.views, scale, batch.layout, _how(batch), phi)
     return positive, mean
+
+
+@dataclass(frozen=True)
+class _How:
+    normalize: bool
+    as_they_came: bool  # embeddings are multiplied in their own type, and put on the sphere by their norms afterwards
+
+
+def _how(batch: Batch) -> _How:
+    """A large tile of bfloat16 is multiplied as it came: a product in float32 would take a GPU too long.
+
+    float16 has too few exponents for pair weights, so it is multiplied in float32.
+    """
+    large = batch.layout.anchors * batch.layout.negatives > LARGEST_EXACT
+    return _How(batch.options.normalize, large and batch.views[0].dtype == torch.bfloat16)
 
 
 def _ess(shares: Tensor, total: Tensor, negatives: int) -> Tensor:
@@ -61,19 +79,19 @@ def _ess(shares: Tensor, total: Tensor, negatives: int) -> Tensor:
 class _KeptTile(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, normalize: bool, phi: Phi | None
+        ctx: Any, z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, how: _How, phi: Phi | None
     ) -> tuple[Tensor, ...]:
-        shape = SHAPES[layout.groups]
-        stack, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
-        if stack.dtype != precision:
-            stack = stack.to(precision)
+        shape, normalize = SHAPES[layout.groups], how.normalize
+        came, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
+        stack = came if came.dtype == precision else came.to(precision)
         inverse_norms = None
         if normalize:
             stack, inverse_norms = to_sphere(stack)
-        scores = _scores(stack, scale, shape)
-        if shape == "within":
+        operand = came if how.as_they_came else stack
+        scores = _scores(operand, inverse_norms if how.as_they_came else None, scale, shape)
+        if shape == "within" or how.as_they_came:
             view_a, view_b = stack.chunk(2)
-            positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(2)
+            positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(len(layout.groups))
         else:
             # a copy: the tile is overwritten below
             positive = _positives(scores, shape).clone(memory_format=torch.contiguous_format).view(-1)
@@ -96,7 +114,8 @@ class _KeptTile(torch.autograd.Function):
                 _same_sample(tile, shape).zero_()
             divisor = slopes.new_full((), layout.negatives)
             values = [phi_values.sum(-1).flatten() / divisor]
-        ctx.save_for_backward(stack, inverse_norms, slopes, divisor, *keep_scale(ctx, scale))
+        kept_operand = operand if how.as_they_came else None
+        ctx.save_for_backward(stack, inverse_norms, kept_operand, slopes, divisor, *keep_scale(ctx, scale))
         ctx.shape, ctx.embedding_type = shape, z_a.dtype
         ctx.set_materialize_grads(False)
         return positive, *values
@@ -117,20 +136,24 @@ class _KeptTile(torch.autograd.Function):
     def _gradients(
         ctx: Any, saved: tuple[Any, ...], g_positive: Tensor | None, g_value: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        stack, inverse_norms, slopes, divisor, *kept = saved
+        stack, inverse_norms, operand, slopes, divisor, *kept = saved
         scale, shape = kept_scale(ctx, kept), ctx.shape
         if g_value is None:
             weights = torch.zeros_like(slopes)
         else:
             weights = slopes * (g_value / divisor).view(*slopes.shape[:-1], 1)
-        in_tile = shape != "within"
+        in_tile = shape != "within" and operand is None
         if g_positive is not None and in_tile:
             positives = _positives(weights, shape)  # 0 so far: they are not negatives
             positives.copy_(g_positive.view_as(positives))
-        d_stack = _stack_gradient(weights, stack, shape)  # less the factor scale
+        # less the factor scale
+        if operand is None:
+            d_stack = _stack_gradient(weights, stack, None, shape)
+        else:
+            d_stack = _stack_gradient(weights, operand, inverse_norms, shape)
         if g_positive is not None and not in_tile:
             stack_VNd = stack.view(2, len(stack) // 2, -1)
-            pull_N1 = g_positive.view(2, -1).sum(0).unsqueeze(1)
+            pull_N1 = g_positive.view(-1, len(stack) // 2).sum(0).unsqueeze(1)
             d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
         d_scale = None
         if ctx.needs_input_grad[2]:
@@ -143,15 +166,24 @@ class _KeptTile(torch.autograd.Function):
         return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None, None  # rounded together, not view by view
 
 
-def _scores(stack: Tensor, scale: float | Tensor, shape: str) -> Tensor:
-    """The tile: scores of the anchors against their candidates."""
+def _scores(operand: Tensor, inverse_norms: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:
+    """The tile: scores of the anchors against their candidates; with norms, of embeddings as they came."""
     if shape == "views":
-        return (stack @ stack.T).mul_(scale)
-    stack_VNd = stack.view(2, len(stack) // 2, -1)
+        return _scaled(product(operand, operand.T), inverse_norms, inverse_norms, scale)
+    operand_VNd = operand.view(2, len(operand) // 2, -1)
+    norms_VN1 = None if inverse_norms is None else inverse_norms.view(2, -1, 1)
     if shape == "within":
-        return (stack_VNd @ stack_VNd.mT).mul_(scale)
-    a_to_b = (stack_VNd[0] @ stack_VNd[1].T).mul_(scale)
+        return _scaled(product(operand_VNd, operand_VNd.mT), norms_VN1, norms_VN1, scale)
+    norms_a, norms_b = (None, None) if norms_VN1 is None else norms_VN1
+    a_to_b = _scaled(product(operand_VNd[0], operand_VNd[1].T), norms_a, norms_b, scale)
     return a_to_b if shape == "one_way" else torch.stack([a_to_b, a_to_b.T])
+
+
+def _scaled(products: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float | Tensor) -> Tensor:
+    """scale * products, on the sphere if inverse norms [.., 1] are given; in place."""
+    if rows is None or columns is None:
+        return products.mul_(scale)
+    return products.mul_(rows * scale).mul_(columns.mT)
 
 
 def _same_sample(tile: Tensor, shape: str) -> Tensor:
@@ -170,13 +202,22 @@ def _positives(tile: Tensor, shape: str) -> Tensor:
     return tile.diagonal(dim1=-2, dim2=-1)
 
 
-def _stack_gradient(weights: Tensor, stack: Tensor, shape: str) -> Tensor:
+def _stack_gradient(weights: Tensor, operand: Tensor, inverse_norms: Tensor | None, shape: str) -> Tensor:
     """What the weights of the tile send to both ends of its pairs: [2N, d]."""
     if shape == "views":
-        return (weights + weights.T) @ stack
-    stack_VNd = stack.view(2, len(stack) // 2, -1)
+        return _weighed(weights + weights.T, operand, inverse_norms)
+    operand_VNd = operand.view(2, len(operand) // 2, -1)
+    norms_VN1 = None if inverse_norms is None else inverse_norms.view(2, -1, 1)
     if shape == "within":
-        return ((weights + weights.mT) @ stack_VNd).flatten(0, 1)
+        return _weighed(weights + weights.mT, operand_VNd, norms_VN1).flatten(0, 1)
     if shape == "cross":
         weights = weights[0] + weights[1].T
-    return torch.cat([weights @ stack_VNd[1], weights.T @ stack_VNd[0]])
+    norms_a, norms_b = (None, None) if norms_VN1 is None else norms_VN1
+    return torch.cat([_weighed(weights, operand_VNd[1], norms_b), _weighed(weights.T, operand_VNd[0], norms_a)])
+
+
+def _weighed(weights: Tensor, operand: Tensor, inverse_norms: Tensor | None) -> Tensor:
+    """weights @ unit rows."""
+    if inverse_norms is not None:
+        weights = weights * inverse_norms.mT
+    return product(weights.to(operand.dtype), operand)

@@ -82,6 +82,21 @@ def products(x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right of operands in the type they have, added up in accumulation precision; without gradient.
+
+    >>> product(torch.eye(2, dtype=torch.bfloat16), torch.ones(2, 1, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    precision = accumulation_type(left)
+    if left.dtype == precision:
+        return left @ right
+    if not left.is_cuda:
+        return left.to(precision) @ right.to(precision)
+    multiply = torch.mm if left.dim() == 2 else torch.bmm
+    return multiply(left, right, out_dtype=precision)
+
+
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     """||x - y||^alpha of every positive pair on the sphere; smaller is better aligned.
 

@@ -26,15 +26,8 @@ class Given(TypedDict, total=False):
     hard_negatives: Tensor | None
 
 
-class ContrastOptions(TypedDict, total=False):
-    """The types of the options of every objective and of `flatclr.contrast_stats`, for type checkers.
-
-    `flatclr.contrast_stats` says what each option means.
-
-    >>> options: ContrastOptions = {"pairing": "cross", "gather": True}
-    >>> flatclr.InfoNCE(temperature=0.1, **options).options["pairing"]
-    'cross'
-    """
+class SharedOptions(TypedDict, total=False):
+    """What objectives and `flatclr.contrast_stats` can both be asked for."""
 
     pairing: str
     in_batch_negatives: bool
@@ -46,10 +39,23 @@ class ContrastOptions(TypedDict, total=False):
     route: str
     check_embeddings: bool
     false_negative_margin: float | None
-    graphed: bool  # of objectives alone
 
 
-class CallOptions(ContrastOptions, Given, total=False):
+class ContrastOptions(SharedOptions, total=False):
+    """The types of the options of every objective, for type checkers.
+
+    `flatclr.contrast_stats` says what each option means, and takes them too; `graphed` is of objectives alone, and
+    `flatclr.Objective` says what it means.
+
+    >>> options: ContrastOptions = {"pairing": "cross", "gather": True}
+    >>> flatclr.InfoNCE(temperature=0.1, **options).options["pairing"]
+    'cross'
+    """
+
+    graphed: bool
+
+
+class CallOptions(SharedOptions, Given, total=False):
     """What one call of `contrast_stats` takes."""
 
     negatives: Tensor | None

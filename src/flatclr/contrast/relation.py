@@ -83,6 +83,10 @@ class Layout:
     negatives: int  # that an anchor can have at most, queue included
     from_batch: int  # of these, rows of the batch
 
+    def __hash__(self) -> int:
+        # asked for at every call, and the groups follow from these
+        return hash((self.pairing, self.views, self.own_samples, self.samples, self.negatives))
+
     def own(self, per_anchor: Tensor) -> Tensor:
         """This rank's part of values of all anchors."""
         if self.ranks.size == 1:

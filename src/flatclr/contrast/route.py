@@ -26,6 +26,7 @@ from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
+LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
 WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
 
@@ -146,7 +147,9 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if asked != "auto":
         _require_possible(asked, batch, phi, plain=plain)
         return asked
-    is_small = layout.ranks.size == 1 and layout.anchors * _widest(batch) <= LARGEST_DENSE
+    z, scores = batch.views[0], layout.anchors * _widest(batch)
+    largest = LARGEST_DENSE_ON_GPU if plain and z.is_cuda and z.dtype == torch.bfloat16 else LARGEST_DENSE
+    is_small = layout.ranks.size == 1 and scores <= largest
     if is_small and (not plain or (batch.queue is None and dense.has_tile(layout))):
         return "dense"
     alone = layout.ranks.size == 1

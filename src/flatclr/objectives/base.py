@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from flatclr.checks import require_one_of, require_switch
 from flatclr.contrast import ContrastOptions, ContrastStats, Options, PairSet, stats_of
-from flatclr.contrast.options import Given
+from flatclr.contrast.options import Given, SharedOptions
 from flatclr.objectives.ess_control import EssControl
 from flatclr.objectives.graphed import GraphedCalls
 from flatclr.objectives.temperature import ControlledScale, scale_source
@@ -84,12 +84,13 @@ class Objective(nn.Module):
             require_bounded_scores(type(self).__name__, options, learn_temperature)
         if traits.pairing != Options.pairing:
             options.setdefault("pairing", traits.pairing)
-        asked: dict[str, Any] = {name: value for name, value in options.items() if name != "graphed"}
+        graphed = options.pop("graphed", False)
+        require_switch("graphed", graphed)
+        shared: SharedOptions = options
         # every rank averages over the same global anchors
-        self._options = Options(shared_loss=True, with_ess=isinstance(temperature, EssControl), **asked)
-        self.options = options
-        require_switch("graphed", options.get("graphed", False))
-        self._graphs = GraphedCalls(type(self).__name__, self._options) if options.get("graphed") else None
+        self._options = Options(shared_loss=True, with_ess=isinstance(temperature, EssControl), **shared)
+        self.options = shared
+        self._graphs = GraphedCalls(type(self).__name__, self._options) if graphed else None
         self.scale = scale_source(temperature, learn=learn_temperature)
 
     @classmethod
@@ -138,17 +139,16 @@ class Objective(nn.Module):
         Returns:
             A scalar.
         """
-        if self._graphs is None or not views or not all(isinstance(z, Tensor) for z in views):
+        if self._graphs is None:
             return self._evaluate(views, negatives, given, need_stats=False)[0]
-        inputs = {str(number): z for number, z in enumerate(views)}
         brought = {"negatives": negatives, **given}
-        inputs |= {name: x for name, x in brought.items() if isinstance(x, Tensor)}
-        others = {name: x for name, x in brought.items() if x is not None and not isinstance(x, Tensor)}
-        return self._graphs(self, inputs, partial(self._loss_of, len(views), others))
+        inputs = {str(number): z for number, z in enumerate(views)}
+        inputs |= {name: x for name, x in brought.items() if x is not None}  # type: ignore[misc]
+        return self._graphs(self, inputs, partial(self._loss_of, len(views)))
 
-    def _loss_of(self, views: int, others: dict[str, Any], inputs: dict[str, Tensor]) -> Tensor:
+    def _loss_of(self, views: int, inputs: dict[str, Tensor]) -> Tensor:
         """Of inputs by name: views by their number, then what else a call brings."""
-        brought: dict[str, Any] = {**others, **{name: x for name, x in inputs.items() if not name.isdigit()}}
+        brought: dict[str, Any] = {name: x for name, x in inputs.items() if not name.isdigit()}
         negatives = brought.pop("negatives", None)
         given: Given = brought  # type: ignore[assignment]
         return self._evaluate(tuple(inputs[str(v)] for v in range(views)), negatives, given, need_stats=False)[0]
@@ -189,7 +189,8 @@ class Objective(nn.Module):
         return loss, stats
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        graphed = {} if self._graphs is None else {"graphed": True}
+        return ", ".join(f"{name}={value!r}" for name, value in {**self.options, **graphed}.items())
 
 
 OBJECTIVES: dict[str, type[Objective]] = {}

@@ -26,7 +26,7 @@ from flatclr.contrast import Options
 
 MOST_SHAPES = 8
 WARMUP_CALLS = 3
-HOST_LOOKS = ("labels", "ids", "negative_labels", "negative_ids")
+CHOOSING = ("labels", "ids", "negative_labels", "negative_ids")
 
 Inputs = dict[str, Tensor]  # views by number, and what else a call brings, by name
 Evaluate = Callable[[Inputs], Tensor]
@@ -44,7 +44,10 @@ class GraphedCalls:
         """The loss of an objective on these inputs, which `evaluate` computes eagerly."""
         if torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return evaluate(inputs)  # somebody else makes a graph
-        reason = why_not_graphed(module, inputs, self.options)
+        if not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
+            reason: str | None = "not all it was given are tensors"  # perhaps bad input, which is refused below
+        else:
+            reason = why_not_graphed(module, inputs, self.options)
         if reason is None:
             call = self._call_for(module, inputs, evaluate)
             if isinstance(call, CapturedCall) and not call.is_busy:
@@ -55,7 +58,7 @@ class GraphedCalls:
 
     def _call_for(self, module: nn.Module, inputs: Inputs, evaluate: Evaluate) -> CapturedCall | str:
         """What was captured for such a call, now if it is the first; or why it could not be."""
-        key = (torch.is_grad_enabled(), *_kinds(inputs), *_settings(module))
+        key = (*_modes(), *_kinds(inputs), *_settings(module))
         if key not in self.captured:
             if len(self.captured) >= MOST_SHAPES:
                 return f"calls came in more than {MOST_SHAPES} shapes or settings"
@@ -90,7 +93,7 @@ def why_not_graphed(module: nn.Module, inputs: Inputs, options: Options) -> str 
         return "it draws negatives anew at every call"
     if options.check_embeddings:
         return "check_embeddings looks at every batch from the host"
-    if options.false_negative_margin is not None or any(name in inputs for name in HOST_LOOKS):
+    if options.false_negative_margin is not None or any(name in inputs for name in CHOOSING):
         return "labels, ids and a margin may leave no negative, which the host looks for"
     if any(x.device != z.device for x in _tensors(module)):
         return f"its temperature or parameters are not on {z.device}; move the objective there"
@@ -107,6 +110,11 @@ def _settings(module: nn.Module) -> Iterator[Any]:
     for part in module.modules():
         yield from (value for value in vars(part).values() if isinstance(value, bool | int | float | str))
     yield from ((x.data_ptr(), x.requires_grad) for x in _tensors(module))
+
+
+def _modes() -> tuple[bool, ...]:
+    """What the caller has switched on or off around the call."""
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cuda")
 
 
 def _kinds(inputs: Inputs) -> Iterator[Any]:

@@ -159,16 +159,16 @@ def test_a_compiled_fused_objective_gives_the_same_gradient() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
-@pytest.mark.parametrize(("d", "operator_route"), [(64, "fused"), (384, "strips")])
-def test_a_compiled_loss_takes_the_operator_by_itself(d: int, operator_route: str) -> None:
-    """In one graph with a model, in half precision, under the controller: as the eager one."""
+@pytest.mark.parametrize(("pairs", "d", "expected"), [(1000, 64, "dense"), (1100, 64, "fused"), (1100, 384, "strips")])
+def test_a_compiled_loss_takes_the_route_of_the_eager_one(pairs: int, d: int, expected: str) -> None:
+    """In one graph with a model, in half precision, under the controller."""
     torch._dynamo.reset()
     found = []
     for compiled in (False, True):
         torch.manual_seed(0)
         model = torch.nn.Linear(16, d, device="cuda", dtype=torch.bfloat16)
         objective = flatclr.FlatNCE(flatclr.EssControl(0.25)).cuda()
-        x = torch.randn(2, 1024, 16, device="cuda", dtype=torch.bfloat16)
+        x = torch.randn(2, pairs, 16, device="cuda", dtype=torch.bfloat16)
 
         def step(x: Tensor, model: Any = model, objective: Any = objective) -> Tensor:
             loss: Tensor = objective(model(x[0]), model(x[1]))
@@ -177,7 +177,7 @@ def test_a_compiled_loss_takes_the_operator_by_itself(d: int, operator_route: st
         loss = (torch.compile(step, fullgraph=True) if compiled else step)(x)
         loss.backward()
         found.append((loss.detach(), model.weight.grad, objective.inverse_temperature))
-        assert flatclr.contrast_stats(*model(x), inverse_temperature=10.0).route == operator_route
+        assert flatclr.contrast_stats(*model(x), inverse_temperature=10.0).route == expected
     for mine, theirs in zip(found[1], found[0], strict=True):
         assert relative_error(mine, theirs) < 2e-2
 
@@ -206,7 +206,13 @@ def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "dtype", "expected"),
-    [(2048, torch.bfloat16, "fused"), (256, torch.bfloat16, "dense"), (2048, torch.float32, "streamed")],
+    [
+        (2048, torch.bfloat16, "fused"),
+        (1024, torch.bfloat16, "dense"),
+        (1024, torch.float16, "fused"),
+        (256, torch.float16, "dense"),
+        (2048, torch.float32, "streamed"),
+    ],
 )
 def test_auto_takes_the_fused_kernels_for_large_half_precision_batches(
     rows: int, dtype: torch.dtype, expected: str

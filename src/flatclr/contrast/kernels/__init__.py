@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -92,8 +93,11 @@ def kernels_of(route: str) -> Kernels:
     """The module that reduces tiles on this route."""
     if route == "streamed":
         return tiled_torch
-    if route == "strips_torch":
-        return strips_torch
+    return strips_torch if route == "strips_torch" else _kernels_with_triton(route)
+
+
+@cache
+def _kernels_with_triton(route: str) -> Kernels:
     kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
     return kernels
 

@@ -107,6 +107,7 @@ def programs_at_once(device: torch.device) -> int:
     return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@cache
 def padded_features(d: int) -> int:
     """A power of two from 16 on, or a multiple of the chunk.
 
@@ -118,9 +119,19 @@ def padded_features(d: int) -> int:
     return max(16, 1 << (d - 1).bit_length())
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # its graphs cannot hold launches of these kernels
 def run(function: Callable[..., tuple[Tensor, ...]], z: Tensor, *arguments: object) -> tuple[Tensor, ...]:
     """function(*arguments), launching on the device of z; a backward pass runs on that of its tensors anyway."""
+    if torch.compiler.is_compiling():
+        results: tuple[Tensor, ...] = _run_outside_graphs(function, z, *arguments)
+        return results
+    with torch.cuda.device_of(z):
+        return function(*arguments)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a graph can hold launches as operators only
+def _run_outside_graphs(
+    function: Callable[..., tuple[Tensor, ...]], z: Tensor, *arguments: object
+) -> tuple[Tensor, ...]:
     with torch.cuda.device_of(z):
         return function(*arguments)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from flatclr.contrast.kernels.reductions import Block, LogSumExp, MeanPhi, Rows, SideT
 from flatclr.contrast.kernels.selected import SelectedLogSumExp
+from flatclr.contrast.numerics import accumulation_type, product
 
 STRIP_BYTES = 2**29  # of pair weights at once
 # weights of float16 in these units stay below 2^16: two ends, factors of both, and slopes of a phi up to 2^12
@@ -65,13 +66,13 @@ def gradients_from_weights(
     `weigh` gives the weights of a strip [strip, C]: of both sides of its pairs, times both factors.
     """
     need_columns = need_columns and not block.symmetric
-    (row_count, d), dtype = block.rows_Rd.shape, _sum_type(block.rows_Rd)
+    (row_count, d), dtype = block.rows_Rd.shape, accumulation_type(block.rows_Rd)
     d_rows = block.rows_Rd.new_empty(row_count, d, dtype=dtype) if need_rows else None
     d_columns = None
     for strip in strips:
         weights = weigh(strip)
         if d_rows is not None:
-            d_rows[strip] = products(weights, block.columns_Cd)
+            d_rows[strip] = product(weights, block.columns_Cd)
         if need_columns:
             d_columns = _add_products(d_columns, weights.T, block.rows_Rd[strip])
     for gradient, rows in ((d_rows, block.rows), (d_columns, block.columns)):
@@ -81,23 +82,14 @@ def gradients_from_weights(
     return d_rows, d_columns
 
 
-def products(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, summed in float32 at least, from operands in the type they have."""
-    if left.dtype in (torch.float32, torch.float64):
-        return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
-
-
 def _add_products(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """total + left @ right, in the memory of total."""
     if total is None:
-        return products(left, right)
+        return product(left, right)
     if left.is_cuda and left.dtype in (torch.bfloat16, torch.float16):
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
         return total
-    return total.add_(products(left, right))
+    return total.add_(product(left, right))
 
 
 def _divide_by_factors(gradient: Tensor, rows: Rows) -> None:
@@ -105,7 +97,3 @@ def _divide_by_factors(gradient: Tensor, rows: Rows) -> None:
     if rows.factors is not None:
         inverse = rows.factors.reciprocal().masked_fill_(rows.factors == 0, 0.0)
         gradient.mul_(inverse.unsqueeze(1))
-
-
-def _sum_type(values: Tensor) -> torch.dtype:
-    return torch.float64 if values.dtype == torch.float64 else torch.float32

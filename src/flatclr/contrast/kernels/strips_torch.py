@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.reductions import Block, Embeddings, MeanPhi, Ready, Reduction, Rows, SideT, SumsT, Tile
-from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, products, strips_of
+from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
 from flatclr.contrast.kernels.tiled_torch import (
     finish,
     knows,
@@ -23,6 +23,7 @@ from flatclr.contrast.kernels.tiled_torch import (
     try_launch,
     views_gradient,
 )
+from flatclr.contrast.numerics import product
 from flatclr.contrast.phi import Phi
 
 __all__ = [
@@ -106,7 +107,7 @@ def _strips(block: Block) -> list[slice]:
 
 
 def _scores(block: Block, strip: slice) -> Tensor:
-    scores = products(block.rows_Rd[strip], block.columns_Cd.T)
+    scores = product(block.rows_Rd[strip], block.columns_Cd.T)
     return _with_factors(scores, block, strip).mul_(block.scale)
 
 
