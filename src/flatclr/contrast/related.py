@@ -135,16 +135,18 @@ def negatives_of(batch: Batch, scale: float | Tensor, route: str, positives: Pos
     return Negatives(sums.value.masked_fill(~counted, torch.nan), sums.squares, sums.count, counted)
 
 
-def mean_phi_of(batch: Batch, scale: float | Tensor, route: str, phi: Phi, positives: Positives) -> Tensor:
-    """mean_j phi(s_ij) over every anchor's negatives; NaN where it has none."""
+def mean_phi_of(
+    batch: Batch, scale: float | Tensor, route: str, phi: Phi, positives: Positives
+) -> tuple[Tensor, Tensor | None]:
+    """mean_j phi(s_ij) over every anchor's negatives, NaN where it has none, and which have some; None: all."""
     wanted = Wanted(phi, highest_cosine=_highest_cosine(batch, positives))
     sources = _sources(batch, scale, route, wanted)
     total = torch.stack([source.value for source in sources]).sum(0)
     if not batch.counts_differ:
-        return total / batch.negatives
+        return total / batch.negatives, None
     count = torch.stack([source.count for source in sources]).sum(0)
     counted = require_some(count > 0)
-    return (total / count.clamp_min(1)).masked_fill(~counted, torch.nan)
+    return (total / count.clamp_min(1)).masked_fill(~counted, torch.nan), counted
 
 
 def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
@@ -205,8 +207,11 @@ def _detached(scale: float | Tensor) -> float | Tensor:
     return scale.detach() if isinstance(scale, Tensor) else scale
 
 
-def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest: bool) -> Tensor:
-    """Score of every anchor's hardest (or easiest) negative, NaN where it has none; its pair alone gets a gradient."""
+def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest: bool) -> tuple[Tensor, Tensor]:
+    """Score of every anchor's hardest (or easiest) negative, NaN where it has none, and which anchors have one.
+
+    The gradient goes to that pair alone.
+    """
     highest = _highest_cosine(batch, Positives(batch, scale, route))
     found = []
     if batch.drawn_Ak is not None:
@@ -214,23 +219,26 @@ def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest
         found.append(_extreme(drawn, batch.drawn_Ak < 0, highest, scale, hardest=hardest))
     elif batch.layout.negatives:
         with no_autocast(batch.views[0]):
-            where_A, found_A = hardest_candidates(batch, highest, easiest=not hardest)
-        best = candidate_scores(batch, scale, where_A.unsqueeze(1)).squeeze(1)
-        found.append(best.masked_fill(~found_A, -torch.inf if hardest else torch.inf))
+            where_A, some_A = hardest_candidates(batch, highest, easiest=not hardest)
+        best_A = candidate_scores(batch, scale, where_A.unsqueeze(1)).squeeze(1)
+        found.append((best_A.masked_fill(~some_A, -torch.inf if hardest else torch.inf), some_A))
     if batch.hard_nHd is not None:
         scores_AH = hard_scores(batch, scale)
         nothing = torch.zeros_like(scores_AH, dtype=torch.bool)
         found.append(_extreme(scores_AH, nothing, highest, scale, hardest=hardest))
-    best = torch.stack(found).amax(0) if hardest else torch.stack(found).amin(0)
-    counted = require_some(best.detach().isfinite())
-    return best.masked_fill(~counted, torch.nan)
+    of_sources = torch.stack([best for best, _ in found])
+    counted = require_some(torch.stack([some for _, some in found]).any(0))
+    best_A = of_sources.amax(0) if hardest else of_sources.amin(0)
+    return best_A.masked_fill(~counted, torch.nan), counted
 
 
 def _extreme(
     scores: Tensor, excluded: Tensor, highest: Tensor | None, scale: float | Tensor, *, hardest: bool
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """(largest or smallest of each row, whether there is one)"""
     if highest is not None:
         excluded = excluded | (lens_of(highest, scale).seen(scores.detach(), 1) == -torch.inf)
+    some = ~excluded.all(1)
     if hardest:
-        return scores.masked_fill(excluded, -torch.inf).amax(1)
-    return scores.masked_fill(excluded, torch.inf).amin(1)
+        return scores.masked_fill(excluded, -torch.inf).amax(1), some
+    return scores.masked_fill(excluded, torch.inf).amin(1), some

@@ -252,7 +252,8 @@ def pairwise_mean(
             f"phi must be a flatclr.Phi(name, value, derivative), got {type(phi).__name__}; wrap the function in one."
         )
     asked, given = apart("pairwise_mean", options)
-    return route.mean_phi(Batch.made(views, asked, **given), phi, inverse_temperature)[1]
+    _, mean, _ = route.mean_phi(Batch.made(views, asked, **given), phi, inverse_temperature)
+    return mean
 
 
 def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats:
