@@ -52,8 +52,12 @@ class Positives:
     @Cached
     def count(self) -> int | Tensor:
         """Per anchor."""
-        views = self.view_scores_AP.shape[1]
-        return views + self._of_label.count if self.has_labels else views
+        layout, known = self.batch.layout, self.batch.known
+        views = len(layout.groups[0].positives)
+        if known is None or known.labels is None:
+            return views
+        of_label_N = known.summed_over_label(torch.ones_like(known.labels, dtype=torch.long))
+        return (views + len(layout.groups[0].candidates) * of_label_N).repeat(len(layout.groups))
 
     @Cached
     def mean_score(self) -> Tensor:
@@ -61,12 +65,20 @@ class Positives:
         if not self.has_labels:
             return self.view_scores_AP.mean(1)
         with torch.enable_grad():
-            return (self.view_scores_AP.sum(1) + self._of_label.value) / self.count
+            return (self.view_scores_AP.sum(1) + self._score_of_label()) / self.count
 
-    @Cached
-    def _of_label(self) -> PairSums:
-        with torch.enable_grad():
-            return self._sums_of_label(IDENTITY)
+    def _score_of_label(self) -> Tensor:
+        """Sum of the scores of each anchor's label: its product with a sum of embeddings, in O(N d) work."""
+        batch, known = self.batch, self.batch.known
+        assert known is not None
+        everyone_VNd, of_views, scores = batch.everyone_VNd, {}, []
+        for group in batch.layout.groups:
+            if group.candidates not in of_views:
+                # float64: of a large class all but a few may be taken away again
+                rows_Nd = everyone_VNd[list(group.candidates)].sum(0, dtype=torch.float64)
+                of_views[group.candidates] = known.summed_over_label(rows_Nd)
+            scores.append((everyone_VNd[group.view] * of_views[group.candidates]).sum(1))
+        return torch.cat(scores).to(everyone_VNd.dtype) * self.scale
 
     def _sums_of_label(self, phi: Phi | None, shift: Tensor | None = None) -> PairSums:
         return reduce_selected(self.batch, self.scale, self.route, Wanted(phi, positives=True, shift=shift))
@@ -102,9 +114,6 @@ class Positives:
                 measured = self.info_nce(logsumexp_A), self.logsumexp()
         detached = Positives(self.batch.detach(), _detached(self.scale), self.route, measured)
         detached.__dict__["view_scores_AP"] = self.view_scores_AP.detach()
-        if self.has_labels:
-            found = self._of_label
-            detached.__dict__["_of_label"] = PairSums(found.value.detach(), None, found.count)
         return detached
 
 
