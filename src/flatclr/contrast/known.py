@@ -75,16 +75,6 @@ class Known:
         not_meant_N = of_samples_N if self.ids is None else _sum_of_class(of_samples_N, self._of_label_and_id)
         return _sum_of_class(of_samples_N, self._of_label) - not_meant_N
 
-    def same(self, samples_AM: Tensor, candidates_AM: Tensor, layout: Layout) -> Tensor:
-        """Whether rows of (view by view, queue) may not be negatives of these samples."""
-        excluded = torch.zeros_like(candidates_AM, dtype=torch.bool)
-        for of, of_queue in ((self.labels, self.queue_labels), (self.ids, self.queue_ids)):
-            if of is not None:
-                everyone = of.repeat(layout.views)
-                everyone = everyone if of_queue is None else torch.cat([everyone, of_queue])
-                excluded |= of[samples_AM] == everyone[candidates_AM]
-        return excluded
-
 
 def without_nothing(given: Given) -> Given:
     """What was said, without what was said to be None: on another rank it may not have been said at all."""
