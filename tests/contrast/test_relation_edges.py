@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import flatclr
+from flatclr.contrast import related
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.objectives import f_micl_gaussian, find_divergence
 from flatclr.objectives.nce import holder_log_mean
@@ -185,3 +186,26 @@ def test_a_pair_set_says_which_anchors_have_negatives(said: dict[str, Any], aske
     assert (pairs.counted is None) if not said else (pairs.counted is not None and pairs.counted.tolist() == expected)
     kept = [n for n, counts in enumerate(expected) if counts]
     assert pairs.mean(torch.arange(6.0)).item() == pytest.approx(sum(kept) / len(kept))
+
+
+@every_route
+@pytest.mark.parametrize(
+    "objective", [flatclr.SupCon, flatclr.RPC, lambda **o: flatclr.HolderFlatNCE(gamma=math.inf, **o)]
+)
+def test_a_device_is_never_waited_for_to_count_negatives(
+    objective: Any, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors of the device "meta" have no values: to look at one is an error."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # it does not know this device
+    views, labels = torch.empty(3, 8, 4, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
+    assert objective(route=route)(views, labels=labels, ids=labels).shape == ()
+
+
+@every_route
+def test_the_loss_of_a_batch_without_negatives_is_nan_where_nobody_waits(
+    route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(related, "require_some", lambda counted: counted)
+    z, labels = torch.randn(2, 4, 3), torch.zeros(4, dtype=torch.long)
+    for objective in (flatclr.InfoNCE, flatclr.SupCon, flatclr.RPC):
+        assert objective(route=route)(z, labels=labels).isnan()

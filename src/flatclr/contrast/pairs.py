@@ -103,7 +103,7 @@ class PairSet(Batch):
             per_anchor: [A]; what was made of the other anchors is left out, a NaN of these is not.
 
         Returns:
-            A scalar.
+            A scalar; NaN on a GPU where no anchor has any, which the CPU refuses.
         """
         counted = self.counted
         if counted is None:

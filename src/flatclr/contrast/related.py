@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import Cached, no_autocast, products
+from flatclr.contrast.numerics import Cached, by_row, no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
@@ -43,7 +43,7 @@ class Positives:
             products_VVN = products(stack_NVd, others_NVd).permute(1, 2, 0)
             groups = self.batch.layout.groups
             cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
-            return cosines_AP * _by_row(self.scale)
+            return cosines_AP * by_row(self.scale)
 
     @property
     def has_labels(self) -> bool:
@@ -164,12 +164,15 @@ def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     layout = batch.layout
     own_nGd = torch.stack([batch.own_Vnd[group.view] for group in layout.groups], 1)
     products_GnH = products(own_nGd, batch.hard_nHd).transpose(0, 1)
-    return batch.gathered(products_GnH).flatten(0, 1) * _by_row(scale)
+    return batch.gathered(products_GnH).flatten(0, 1) * by_row(scale)
 
 
 def require_some(counted_A: Tensor) -> Tensor:
-    """Refuse a batch none of whose anchors has a negative left; waits for the device unless a step is captured."""
-    if torch.compiler.is_compiling() or (counted_A.is_cuda and torch.cuda.is_current_stream_capturing()):
+    """Refuse a batch none of whose anchors has a negative left.
+
+    On a GPU, which would have to be waited for, means over the anchors that count are NaN instead.
+    """
+    if counted_A.device.type != "cpu" or torch.compiler.is_compiling():
         return counted_A
     if not counted_A.any():
         raise ValueError(
@@ -206,10 +209,6 @@ def _merged(sources: list[PairSums]) -> PairSums:
         squares = torch.logaddexp(first.squares, other.squares)
         first = PairSums(torch.logaddexp(first.value, other.value), squares, first.count + other.count)
     return first
-
-
-def _by_row(scale: float | Tensor) -> float | Tensor:
-    return scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
 
 
 def _detached(scale: float | Tensor) -> float | Tensor:

@@ -136,7 +136,7 @@ class ContrastStats:
             per_anchor: [A].
 
         Returns:
-            A scalar.
+            A scalar; NaN on a GPU where no anchor has any, which the CPU refuses.
         """
         if self.counted is None:
             return per_anchor.mean()
