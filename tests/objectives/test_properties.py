@@ -13,7 +13,7 @@ from torch import Tensor
 import flatclr
 from flatclr.objectives.nce import flat_nce, info_nce
 from flatclr.objectives.variational import dv, flo, nwj
-from tests.support.harness import CASES, Batch, Case, every_case
+from tests.support.harness import CASES, IN_TURN, Batch, Case, every_case
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(2, 9)
@@ -30,6 +30,7 @@ def loss_of(case: Case, batch: Batch, order: Tensor | None = None, swap: bool = 
 
 
 @every_case
+@IN_TURN
 @given(seed=seeds, pairs=sizes)
 def test_the_order_of_the_batch_does_not_matter(case: Case, seed: int, pairs: int) -> None:
     batch = Batch.random(pairs, 4, pairing=case.pairing, seed=seed)
@@ -41,6 +42,7 @@ def test_the_order_of_the_batch_does_not_matter(case: Case, seed: int, pairs: in
 
 
 @pytest.mark.parametrize("case", SYMMETRIC, ids=lambda case: case.name)
+@IN_TURN
 @given(seed=seeds, pairs=sizes)
 def test_swapping_the_views_does_not_matter(case: Case, seed: int, pairs: int) -> None:
     batch = Batch.random(pairs, 4, pairing=case.pairing, seed=seed)
@@ -48,6 +50,7 @@ def test_swapping_the_views_does_not_matter(case: Case, seed: int, pairs: int) -
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
+@IN_TURN
 @given(seed=seeds, pairs=sizes, scale=st.floats(1e-3, 1e3))
 def test_the_length_of_embeddings_does_not_matter_on_the_sphere(seed: int, pairs: int, scale: float) -> None:
     batch = Batch.random(pairs, 4, seed=seed)
@@ -100,6 +103,7 @@ def test_extreme_scores_give_finite_losses_and_gradients(seed: int, dtype: torch
 
 
 @every_case
+@IN_TURN
 @given(seed=seeds, aligned=st.booleans())
 def test_a_temperature_of_a_thousandth_stays_finite(case: Case, seed: int, aligned: bool) -> None:
     """In float32, for objectives that have a temperature; others are as they are."""
