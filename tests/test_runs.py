@@ -1,5 +1,7 @@
-"""Run directories, and what they say about the machine they were made on."""
+"""Run directories: what they say of a run and of its machine, and that one process writes them, once."""
 
+import errno
+import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,11 @@ import torch
 import yaml
 
 from flatclr import runs
+from flatclr.models.saving import load_encoder
 from flatclr.runs import RunDirectory, new_directory
+from flatclr.training.config import TrainConfig
+from flatclr.training.trainer import train
+from tests.support.training_worker import config
 
 
 def test_a_measurement_names_processor_versions_and_commit():
@@ -80,3 +86,66 @@ def test_of_runs_that_start_in_one_directory_one_gets_it(tmp_path: Path) -> None
         won = list(pool.map(create, range(24)))
     assert won.count(True) == 1
     assert RunDirectory(tmp_path).config() == {"number": won.index(True)}
+
+
+def test_a_run_directory_says_what_happened(tmp_path: Path) -> None:
+    result = train(config(tmp_path / "run", 10, eval_every=5, log_every=5))
+    run = RunDirectory.open(result.path)
+    assert TrainConfig.from_dict(run.config()).steps == 10
+    assert json.loads((result.path / "environment.json").read_text())["torch"] == torch.__version__
+    rows = run.metrics()
+    assert [row["step"] for row in rows if row["kind"] == "log"] == [5, 10]
+    log = next(row for row in rows if row["kind"] == "log")
+    gauges = "loss mi_nats ceiling_nats saturation ess ess_quantiles beta alignment uniformity gradient_norm images_per_second"
+    assert set(gauges.split()) <= log.keys()
+    evaluation = [row for row in rows if row["kind"] == "evaluation"][-1]
+    measured = "knn effective_rank pool_mi_nats pool_mi_best_nats collision_rate gradient_snr"
+    assert set(measured.split()) <= evaluation.keys()
+    encoder = load_encoder(result.path)
+    assert encoder(torch.rand(2, 1, 28, 28)).shape[0] == 2
+
+
+def test_an_output_directory_with_a_run_in_it_is_refused(tmp_path: Path) -> None:
+    train(config(tmp_path / "run", 2))
+    with pytest.raises(FileExistsError, match="must not hold a run yet"):
+        train(config(tmp_path / "run", 2))
+
+
+def test_damaged_files_of_a_run_are_named(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {"steps": 3})
+    (run.path / "environment.json").write_text("{")
+    assert run.differences() == [f"{run.path / 'environment.json'} is damaged"]
+    (run.path / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    assert run.metrics() == []
+    for damage in (b"a: [", b"\xff\xfe"):
+        (run.path / "config.yaml").write_bytes(damage)
+        with pytest.raises(ValueError, match=r"config\.yaml must hold named settings, got a damaged file; restore it"):
+            run.config()
+
+
+def test_a_file_in_the_place_of_the_output_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(FileExistsError, match=r"must not be a file, got .*taken; choose another --out"):
+        train(config(tmp_path / "taken", 2))
+
+
+def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
+    run = RunDirectory(train(config(tmp_path / "run", 6)).path)
+    (run.path / "checkpoint" / "step-000000006.pt").unlink()
+    before = run.metrics()
+    with run.locked(), pytest.raises(ValueError, match=r"by one process at a time, got .*run, where one is"):
+        train(TrainConfig(), resume=run.path)
+    assert run.metrics() == before
+    with run.locked():
+        pass  # the one that was refused holds nothing
+
+
+@pytest.mark.parametrize("reason", [errno.EBADF, errno.ENOSYS, errno.ENOLCK], ids=errno.errorcode.get)
+def test_a_file_system_without_holds_does_not_keep_a_run_from_starting(
+    reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(reason, "no holds here")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert train(config(tmp_path / "run", 2)).steps == 2

@@ -117,6 +117,14 @@ def from_first_rank(x: Tensor, ranks: Ranks) -> Tensor:
     return x
 
 
+def text_of_first_rank(text: str, ranks: Ranks) -> str:
+    """The first rank's text on every rank."""
+    told = [text]
+    if ranks.size > 1:
+        dist.broadcast_object_list(told, src=0)
+    return told[0]
+
+
 def _all_gather(x: Tensor, ranks: Ranks) -> Tensor:
     renamed = hasattr(dist, "all_gather_single")  # in PyTorch 2.13
     gather = dist.all_gather_single if renamed else dist.all_gather_into_tensor

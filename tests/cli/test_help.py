@@ -81,6 +81,7 @@ def test_a_help_page_fits_the_terminal(command: tuple[str, ...], columns: int) -
 
     assert max(len(line) for line in page.splitlines()) <= columns
     assert "…" not in page
+    assert "default: (" not in page
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,9 @@ def test_a_help_page_fits_the_terminal(command: tuple[str, ...], columns: int) -
         (["train", "--batch-size", "abc"], "Invalid value for '--batch-size'"),
         (["eval"], "Missing argument"),
         (["foo"], "No such command 'foo'"),
+        (["train", "--data", "nodir"], "data must be an existing path"),
+        (["eval", "nodir"], "which does not exist"),
+        (["eval", "nodir", "--json"], "which does not exist"),
         (["mi", "table.csv", "--x", "a", "--y", "c", "--rows", "9000"], "--rows must go with --benchmark, got 9000"),
         (["mi", "table.csv", "--benchmark"], "a data file must not go with --benchmark, got 'table.csv'"),
     ],

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import flatclr
+from flatclr.contrast import related
+from flatclr.contrast.kernels import tiled_torch
 from flatclr.objectives import f_micl_gaussian, find_divergence
 from flatclr.objectives.nce import holder_log_mean
 from tests.support import relation_oracles as ro
@@ -135,3 +137,75 @@ def test_a_nan_embedding_is_not_taken_for_an_anchor_without_negatives(
     )
     assert loss.isnan()
     assert torch.autograd.grad(loss, z_a)[0].isnan().any()
+
+
+ROOT = flatclr.Phi("root", value=torch.sqrt, derivative=lambda s: 0.5 / s.sqrt())  # NaN below 0
+
+
+@every_route
+def test_a_nan_of_the_function_stays_a_nan(route: str) -> None:
+    z_a = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [-0.1, 1.0]])
+    pairs = flatclr.PairSet.of(z_a, z_a, ids=torch.tensor([0, 1, 1, 2]), pairing="one_way", route=route)
+    _, roots = pairs.mean_phi(ROOT, 1.0)
+    assert roots.isnan().tolist() == [True, False, False, True]
+    assert pairs.mean(roots).isnan()
+    assert pairs.mean(roots.nan_to_num()).isfinite()
+
+
+@every_route
+@pytest.mark.parametrize("hardest", [True, False])
+@pytest.mark.parametrize("where", ["view", "hard"])
+def test_a_nan_is_never_passed_over_in_search_of_the_hardest(
+    where: str, hardest: bool, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 2)
+    z, hard = torch.randn(2, 6, 4), torch.randn(6, 2, 4)
+    (z if where == "view" else hard)[1, 0] = torch.nan
+    pairs = flatclr.PairSet.of(z, hard_negatives=hard, ids=torch.tensor([0, 1, 2, 2, 3, 0]), route=route)
+    extremes = pairs.extreme_negative(1.0, hardest=hardest)
+    # row 0 of the second view is no negative of samples 0 and 5
+    touched = [n not in (0, 5) for n in range(6)] if where == "view" else [n == 1 for n in range(6)]
+    touched_anchors = [*touched, *touched]
+    touched_anchors[6] |= where == "view"  # its own anchor
+    assert extremes.isnan().tolist() == touched_anchors
+    assert pairs.mean(extremes).isnan()
+
+
+@every_route
+@pytest.mark.parametrize("asked", ["nothing", "mean_phi", "hardest"])
+@pytest.mark.parametrize("said", [{"margin": -1.3}, {"labels": [0, 0, 0, 0, 0, 1], "ids": [5, 6, 7, 8, 9, 5]}, {}])
+def test_a_pair_set_says_which_anchors_have_negatives(said: dict[str, Any], asked: str, route: str) -> None:
+    problem = problem_of(2, pairing="one_way", **said)
+    tensors = Tensors.of(problem)
+    pairs = flatclr.PairSet.of(*tensors.views, route=route, **options_of(problem), **tensors.brought)
+    if asked == "mean_phi":
+        pairs.mean_phi(flatclr.Phi("one", value=lambda s: 1.0, derivative=lambda s: 0.0), 2.0)
+    elif asked == "hardest":
+        pairs.extreme_negative(2.0, hardest=True)
+    expected = [anchor.counts for anchor in ro.anchors_of(problem, 1.0)]
+    assert (pairs.counted is None) if not said else (pairs.counted is not None and pairs.counted.tolist() == expected)
+    kept = [n for n, counts in enumerate(expected) if counts]
+    assert pairs.mean(torch.arange(6.0)).item() == pytest.approx(sum(kept) / len(kept))
+
+
+@every_route
+@pytest.mark.parametrize(
+    "objective", [flatclr.SupCon, flatclr.RPC, lambda **o: flatclr.HolderFlatNCE(gamma=math.inf, **o)]
+)
+def test_a_device_is_never_waited_for_to_count_negatives(
+    objective: Any, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors of the device "meta" have no values: to look at one is an error."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # it does not know this device
+    views, labels = torch.empty(3, 8, 4, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
+    assert objective(route=route)(views, labels=labels, ids=labels).shape == ()
+
+
+@every_route
+def test_the_loss_of_a_batch_without_negatives_is_nan_where_nobody_waits(
+    route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(related, "require_some", lambda counted: counted)
+    z, labels = torch.randn(2, 4, 3), torch.zeros(4, dtype=torch.long)
+    for objective in (flatclr.InfoNCE, flatclr.SupCon, flatclr.RPC):
+        assert objective(route=route)(z, labels=labels).isnan()

@@ -56,6 +56,15 @@ def test_no_operation_makes_a_matrix_of_pairs(said: str, pairing: str) -> None:
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
+def test_the_mean_score_of_a_label_visits_no_pairs(pairing: str) -> None:
+    views = [torch.randn(N, D, requires_grad=True) for _ in range(3)]
+    pairs = flatclr.PairSet.of(*views, pairing=pairing, route="dense", labels=torch.arange(N) % 10)
+    with LargestTensor() as largest:
+        pairs.positive(torch.rand(pairs.layout.anchors) + 1).sum().backward()
+    assert largest.elements <= 9 * N * D
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
 def test_no_draw_makes_a_matrix_of_pairs(pairing: str) -> None:
     assert largest_of(2, pairing=pairing, negatives_per_anchor=2, **SAID["everything"]) < N * N // 4
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import flatclr
-from flatclr.contrast import relation
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.relation import PAIRINGS, Group
 from tests.contrast.test_relation_values import chosen, require_equal
@@ -44,7 +43,7 @@ REFUSED: dict[str, Callable[[int], list[tuple[int, list[int], list[int]]]]] = {
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, plan in {**ADDED, **REFUSED}.items():
 
         def groups(views: int, plan: Any = plan) -> tuple[Group, ...]:
@@ -52,8 +51,6 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         monkeypatch.setitem(PAIRINGS, name, groups)
     monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 5)
-    yield
-    relation.layout_of.cache_clear()
 
 
 def tensors_and_options(name: str, views: int, **said: Any) -> tuple[ro.Problem, Tensors, dict[str, Any]]:
@@ -141,3 +138,10 @@ def test_triton_kernels_compute_an_added_pairing_as_it_says(name: str, kernels: 
         gradients.append(torch.autograd.grad(stats.info_nce.mean(), tensors.leaves, retain_graph=True))
     for got, want in zip(*gradients, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_a_pairing_registered_anew_under_its_name_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    z = torch.randn(2, 4, 3)
+    for register, anchors in ((PAIRINGS["one_way"], 4), (PAIRINGS["cross"], 8)):
+        monkeypatch.setitem(PAIRINGS, "mine", register)
+        assert len(flatclr.contrast_stats(z, inverse_temperature=1.0, pairing="mine").positive) == anchors

@@ -179,3 +179,14 @@ def test_the_margin_is_measured_from_the_mean_of_all_positives() -> None:
         got = stats_of(p, BETA).negatives
         assert isinstance(got, torch.Tensor)
         assert got.tolist() == [len(a.negatives) for a in ro.anchors_of(p, 1.0)]
+
+
+def test_the_positive_that_ids_leave_of_a_large_label_keeps_its_precision() -> None:
+    samples = 4000
+    z = torch.randn(2, samples, 8, generator=torch.Generator().manual_seed(0)) + 3
+    ids = torch.zeros(samples, dtype=torch.long)
+    ids[-1] = 1  # all others are duplicates of each other
+    pairs = flatclr.PairSet.of(z, labels=torch.zeros_like(ids), ids=ids, pairing="one_way")
+    unit = torch.nn.functional.normalize(z.double(), dim=2)
+    other, last = (unit[0, :-1] * unit[1, :-1]).sum(1), unit[0, :-1] @ unit[1, -1]
+    torch.testing.assert_close(pairs.positive(5.0)[:-1].double(), 5 * (other + last) / 2, rtol=1e-6, atol=0)

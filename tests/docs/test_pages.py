@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from flatclr.mi import METHODS, REGISTRY
 from flatclr.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,8 @@ def relative_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if any(python_blocks(page))], ids=name)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with torch.random.fork_rng(devices=[]), patch.dict(OBJECTIVES):  # a page may register one
+    registers = [patch.dict(known) for known in (OBJECTIVES, METHODS, REGISTRY)]  # a page may add to them
+    with torch.random.fork_rng(devices=[]), registers[0], registers[1], registers[2]:
         torch.manual_seed(0)
         run_page(page)
 

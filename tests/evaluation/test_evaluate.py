@@ -22,7 +22,7 @@ from flatclr.evaluation.protocols import PROTOCOLS, finetuning
 from flatclr.evaluation.request import EvaluationRequest
 from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.training.config import TrainConfig
-from tests.support.evaluation import CLASSES, pictures, small_data, small_encoder
+from tests.support.evaluation import CLASSES, small_data, small_encoder
 from tests.support.training_worker import config
 
 
@@ -146,26 +146,3 @@ def test_all_protocols_on_the_embedded_images_take_under_ten_minutes_on_two_core
     found = read_results(run / "evaluation")
     assert found is not None
     assert {row.protocol for row in found.rows} == set(PROTOCOLS)
-
-
-def test_a_protocol_that_lacks_images_leaves_the_others_alone() -> None:
-    images, labels = pictures(180, seed=0)
-    kept = torch.cat([(labels == 0).nonzero()[:, 0], (labels == 1).nonzero()[:1, 0]])
-    rare = Dataset("rare", ResidentImages(images[kept], labels[kept], CLASSES[:2], name="train"), None)
-    few = ResidentImages(images[kept][-2:], labels[kept][-2:], CLASSES[:2], name="test")
-    found = flatclr.evaluate(
-        small_encoder(), Dataset("rare", rare.train, few), "all", transfer_data=rare, draws=1, random_row=False
-    )
-    skipped = dict(found.skipped)
-    assert skipped.keys() == {"semi", "transfer", "retrieval", "geometry", "mi"}
-    assert "3 training images of every class for 10% of the labels, got 1 of level" in skipped["semi"]
-    assert "no test images in rare" in skipped["transfer"]
-    assert "at least 8 images, got 2" in skipped["mi"]
-    assert {row.protocol for row in found.rows} == {"knn", "linear", "finetune"}
-
-
-def test_geometry_of_one_class_has_no_simplex() -> None:
-    images, _ = pictures(60, seed=0)
-    data = Dataset("one", ResidentImages(images, torch.zeros(60).long(), ("a",), name="one"), None)
-    found = flatclr.evaluate(small_encoder(), data, "geometry", random_row=False)
-    assert "simplex_etf_distance" not in found["geometry"].scores

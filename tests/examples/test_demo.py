@@ -18,6 +18,8 @@ import torch
 from scipy.special import logsumexp
 
 import flatclr
+from flatclr.data.opening import open_dataset
+from flatclr.data.sources import Dataset, ResidentImages
 from flatclr.runs import RunDirectory, new_directory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -33,6 +35,15 @@ def demo() -> Iterator[ModuleType]:
         yield demo
 
 
+def some_images() -> Dataset:
+    """A part of the embedded images."""
+    whole = open_dataset()
+    assert isinstance(whole.train, ResidentImages)
+    assert isinstance(whole.test, ResidentImages)
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+    return Dataset(whole.name, whole.train.subset(order, "train"), whole.test.subset(order[:400], "test"))
+
+
 @pytest.fixture(scope="module")
 def shown(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The output folder and what was printed."""
@@ -40,6 +51,7 @@ def shown(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
         quick = functools.partial(flatclr.TrainConfig, eval_samples=200)
         patch.setattr(flatclr, "TrainConfig", quick)
+        patch.setattr(flatclr, "evaluate", functools.partial(flatclr.evaluate, data=some_images()))
         patch.setattr(sys, "argv", ["demo.py", "--steps", str(STEPS), "--seed", "1", "--out", str(out)])
         demo.main()
     return out, " ".join(printed.getvalue().split())  # as one line: where the terminal wraps does not matter

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 import flatclr
 from flatclr import stats_from_scores
 from flatclr.cli import main as cli
-from flatclr.mi import FAST, METHODS, bounds, estimate, limits, tasks
-from flatclr.mi.methods import REGISTRY, Method, methods_markdown
-from flatclr.mi.outcome import Options, Outcome
+from flatclr.mi import METHODS, bounds, estimate, limits, tasks
+from flatclr.mi.methods import REGISTRY, Method, methods_markdown, register
+from flatclr.mi.outcome import MethodOptions, Outcome
 from flatclr.objectives import variational
+from tests.support.mi import ANCHOR_ONLY
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mutual-information.md"
 MARKED = re.compile(r"^<!-- begin: flatclr\.mi\.methods\.methods_markdown\(\) -->\n(.*?)^<!-- end -->$", re.M | re.S)
@@ -52,17 +53,19 @@ def test_names_come_with_lines_that_begin_with_the_kind():
 def test_a_method_gives_the_kind_of_number_its_row_says(name: str):
     x, y = tasks.gaussian_pairs(1, pairs=1, correlation=0.6).sample(400, seed=0)
 
-    assert estimate(x, y, name, settings=FAST).kind == REGISTRY[name].kind
+    assert estimate(x, y, name, settings=ANCHOR_ONLY).kind == REGISTRY[name].kind
 
 
-def constant(x: np.ndarray, y: np.ndarray, options: Options) -> Outcome:
+def constant(x: np.ndarray, y: np.ndarray, options: MethodOptions) -> Outcome:
     return Outcome(nats=options.seed / 100, rows=len(x), influence=np.zeros(0), negative_pairs=1)
 
 
 def test_one_row_is_all_a_new_method_needs(monkeypatch: pytest.MonkeyPatch):
     row = Method("constant", "upper", "a hundredth of the seed", constant, formula="s / 100")
-    monkeypatch.setitem(REGISTRY, row.name, row)
-    monkeypatch.setitem(METHODS, row.name, row.meaning)
+    for known in (REGISTRY, METHODS):  # as they are, once the test is over
+        monkeypatch.setitem(known, row.name, None)
+        del known[row.name]
+    assert register(row) is row
     x, y = tasks.gaussian_pairs(2).sample(600, seed=0)
 
     result = estimate(x, y, "constant", seed=7)
@@ -76,11 +79,26 @@ def test_one_row_is_all_a_new_method_needs(monkeypatch: pytest.MonkeyPatch):
         estimate(x, y, "constant", folds=2)
 
 
+def test_a_name_that_is_taken_and_what_is_no_method_are_refused():
+    with pytest.raises(ValueError, match="a method must have a name of its own, got 'dv' again; choose another"):
+        register(REGISTRY["dv"])
+    with pytest.raises(TypeError, match=r"a method must be a flatclr\.mi\.Method, got function"):
+        register(constant)
+    assert flatclr.mi.REGISTRY is REGISTRY
+
+
+@pytest.mark.parametrize("name", ["dv", "nwj", "tuba", "js", "ba", "club"])
+def test_the_table_writes_a_bound_as_its_own_docstring_does(name: str):
+    formula = REGISTRY[name].formula.replace(" given ", " | ")  # a bar would end a cell of the table
+
+    assert f"bound {formula}" in getattr(bounds, name).__doc__
+
+
 def test_a_run_that_names_another_kind_or_method_is_believed():
-    def chooses(x: np.ndarray, y: np.ndarray, options: Options) -> Outcome:
+    def chooses(x: np.ndarray, y: np.ndarray, options: MethodOptions) -> Outcome:
         return replace(constant(x, y, options), kind="lower", method="another", reason="because.")
 
-    found = Method("chooser", "neither", "", chooses)(np.zeros((3, 1)), np.zeros((3, 1)), Options())
+    found = Method("chooser", "neither", "", chooses)(np.zeros((3, 1)), np.zeros((3, 1)), MethodOptions())
 
     assert (found.kind, found.method, found.reason) == ("lower", "another", "because.")
 

@@ -157,6 +157,18 @@ def test_a_target_no_batch_can_reach_is_refused(target: float) -> None:
         flatclr.FlatNCE(EssControl(target=target))(z, z)
 
 
+def test_labels_that_leave_too_few_negatives_are_warned_of() -> None:
+    z, labels = torch.randn(2, 6, 3), torch.tensor([0, 0, 0, 1, 1, 1])
+    objective = flatclr.FlatNCE(EssControl(target=0.15))  # 10 negatives at most, 6 are left
+    with pytest.warns(
+        RuntimeWarning, match=r"target must be > 0.167, the smallest mean ESS .*got 0.15; .*mix the batch"
+    ):
+        objective(z, labels=labels)
+    flatclr.FlatNCE(EssControl(target=0.17))(z, labels=labels)
+    flatclr.FlatNCE(EssControl(target=0.11))(z)
+    objective.eval()(z, labels=labels)
+
+
 def test_a_controlled_step_never_waits_for_the_device(route: str) -> None:
     """Fake tensors hold no data, so any read of a value on the host raises."""
     with FakeTensorMode():

@@ -11,10 +11,9 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 import flatclr
-from flatclr.distributed import Ranks
 from flatclr.objectives.nce import flat_nce, info_nce
 from flatclr.objectives.variational import dv, flo, nwj
-from tests.support.harness import CASES, PAIRINGS, Batch, Case, every_case
+from tests.support.harness import CASES, IN_TURN, Batch, Case, every_case
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(2, 9)
@@ -31,6 +30,7 @@ def loss_of(case: Case, batch: Batch, order: Tensor | None = None, swap: bool = 
 
 
 @every_case
+@IN_TURN
 @given(seed=seeds, pairs=sizes)
 def test_the_order_of_the_batch_does_not_matter(case: Case, seed: int, pairs: int) -> None:
     batch = Batch.random(pairs, 4, pairing=case.pairing, seed=seed)
@@ -42,6 +42,7 @@ def test_the_order_of_the_batch_does_not_matter(case: Case, seed: int, pairs: in
 
 
 @pytest.mark.parametrize("case", SYMMETRIC, ids=lambda case: case.name)
+@IN_TURN
 @given(seed=seeds, pairs=sizes)
 def test_swapping_the_views_does_not_matter(case: Case, seed: int, pairs: int) -> None:
     batch = Batch.random(pairs, 4, pairing=case.pairing, seed=seed)
@@ -49,6 +50,7 @@ def test_swapping_the_views_does_not_matter(case: Case, seed: int, pairs: int) -
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
+@IN_TURN
 @given(seed=seeds, pairs=sizes, scale=st.floats(1e-3, 1e3))
 def test_the_length_of_embeddings_does_not_matter_on_the_sphere(seed: int, pairs: int, scale: float) -> None:
     batch = Batch.random(pairs, 4, seed=seed)
@@ -101,6 +103,7 @@ def test_extreme_scores_give_finite_losses_and_gradients(seed: int, dtype: torch
 
 
 @every_case
+@IN_TURN
 @given(seed=seeds, aligned=st.booleans())
 def test_a_temperature_of_a_thousandth_stays_finite(case: Case, seed: int, aligned: bool) -> None:
     """In float32, for objectives that have a temperature; others are as they are."""
@@ -114,28 +117,3 @@ def test_a_temperature_of_a_thousandth_stays_finite(case: Case, seed: int, align
     loss = objective(z_a, z_b)
     assert loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, (z_a, z_b)))
-
-
-@given(
-    seed=seeds,
-    pairing=st.sampled_from(PAIRINGS),
-    pairs=st.integers(2, 6),
-    queue=st.integers(1, 3),
-    in_batch=st.booleans(),
-)
-def test_drawn_negatives_are_distinct_and_never_of_the_anchors_sample(
-    seed: int, pairing: str, pairs: int, queue: int, in_batch: bool
-) -> None:
-    from flatclr.contrast.relation import PAIRINGS as PLANS
-    from flatclr.contrast.relation import draw_negatives, layout_of
-
-    groups = PLANS[pairing](2)
-    generator = torch.Generator().manual_seed(seed)
-    layout = layout_of(pairing, Ranks(), views=2, own_samples=pairs, queued=queue, in_batch=in_batch)
-    drawn = draw_negatives(layout, layout.negatives, generator, torch.device("cpu"))
-    for anchor, candidates in enumerate(drawn.tolist()):
-        view, sample = divmod(anchor, pairs)
-        allowed = {v * pairs + s for v in groups[view].candidates for s in range(pairs) if s != sample and in_batch}
-        allowed |= set(range(2 * pairs, 2 * pairs + queue))
-        assert set(candidates) == allowed
-        assert len(candidates) == len(allowed)

@@ -1,6 +1,6 @@
-"""One rank of the distributed tests: runs every case on its slice of the batch and writes what it saw.
+"""The ranks of the distributed tests: each runs every case on its slice of the batch and writes what it saw.
 
-Started once per world size by tests/test_distributed.py:  python -m tests.support.distributed_worker RANK WORLD STORE OUT
+Started once by tests/test_distributed.py:  python -m tests.support.distributed_worker OUT WORLD...
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import importlib.util
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # by DistributedDataParallel, in every rank
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -52,13 +54,18 @@ class TwoHeads(nn.Module):
         return torch.tanh(x @ self.weight)
 
 
-def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
-    """(name, global batch, objective with gather=True, queue) of every case in every pairing, with and without a queue."""
-    for case in CASES:
-        for pairing in PAIRINGS:
-            for queue in (0, QUEUE):
-                batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queue)
-                yield f"{case.name}-{pairing}-{queue}", batch, case.objective(batch, gather=True), batch.tensors()[2]
+def runs(world: int) -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
+    """(name, global batch, objective with gather=True, queue) of every case in every pairing, a queue in every other.
+
+    On more than two ranks every case takes one pairing, in turn.
+    """
+    for turn, case in enumerate(CASES):
+        for place, pairing in enumerate(PAIRINGS):
+            if world > 2 and place != turn % len(PAIRINGS):
+                continue
+            queue = QUEUE * ((turn // len(PAIRINGS) + place) % 2)
+            batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queue)
+            yield f"{case.name}-{pairing}-{queue}", batch, case.objective(batch, gather=True), batch.tensors()[2]
         batch = Batch.random(SAMPLES, FEATURES, pairing=case.pairing)
         generator = torch.Generator().manual_seed(3 + _rank())  # only the first rank's draw may count
         drawn = case.objective(batch, gather=True, negatives_per_anchor=DRAWN, generator=generator)
@@ -398,7 +405,8 @@ def fused_gradients(rank: int, world: int) -> dict[str, Tensor]:
     """Averaged gradient of the encoder through the fused kernels on several ranks; one process takes the tiled ones."""
     backend, found = "torch" if world == 1 else "triton", {}
     cases = [case for case in CASES if case.name in ("info_nce", "fmicl_js")]
-    for case, pairing, queued in [(c, p, QUEUE * (p == "cross")) for c in cases for p in PAIRINGS]:
+    every = [(c, p, QUEUE * (p == "cross")) for c in cases for p in PAIRINGS]
+    for case, pairing, queued in every if world <= 2 else every[1::4]:
         batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queued)
         encoder = TwoHeads().float()
         x_a, x_b = (own_slice(z, rank, world).float() for z in batch.tensors()[:2])
@@ -426,7 +434,7 @@ def shared_failure(rank: int) -> str:
 def everything(rank: int, world: int) -> dict[str, Any]:
     batch = Batch.random(SAMPLES, FEATURES)
     return {
-        "steps": {name: step(b, copy.deepcopy(o), q, rank, world) for name, b, o, q in runs()},
+        "steps": {name: step(b, copy.deepcopy(o), q, rank, world) for name, b, o, q in runs(world)},
         "local": local_losses(batch, rank, world),
         "ddp": ddp_trajectory(batch, rank, world),
         "queue": queue_gradient(batch, rank, world),
@@ -440,16 +448,26 @@ def everything(rank: int, world: int) -> dict[str, Any]:
     }
 
 
-def main(rank: int, world: int, store: str, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=Path(store).as_uri(), rank=rank, world_size=world, timeout=timedelta(seconds=60)
-    )
-    torch.save(everything(rank, world), Path(out) / f"rank{rank}.pt")
+def run_rank(rank: int, world: int, out: Path) -> None:
+    store = (out / f"store{world}").as_uri()
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    torch.save(everything(rank, world), out / f"rank{rank}of{world}.pt")
     gc.collect()  # gloo may abort at exit while a DDP reducer is alive
     dist.barrier()
     dist.destroy_process_group()
 
 
+def main(out: Path, worlds: list[int]) -> None:
+    """One world after the other; ranks are forked, so that what they all import is imported once."""
+    torch.set_num_threads(1)
+    fork = multiprocessing.get_context("fork")
+    for world in worlds:
+        ranks = [fork.Process(target=run_rank, args=(rank, world, out)) for rank in range(world)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    main(Path(sys.argv[1]), [int(world) for world in sys.argv[2:]])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,8 @@ from flatclr import Objective
 from tests.support import oracles
 from tests.support.oracles import Array, Row
 
+# for a property that every case is asked for: together they are many examples
+IN_TURN = hypothesis.settings(max_examples=hypothesis.settings().max_examples // 4)
 PAIRINGS = ("two_view", "cross", "one_way", "within")
 
 

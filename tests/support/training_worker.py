@@ -1,6 +1,6 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch]
+python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch-too]
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
     with process_group():
-        micro_batch = 2 if "--micro-batch" in sys.argv else None
-        train(config(out, steps, micro_batch=micro_batch), resume=out if "--resume" in sys.argv else None)
+        found = train(config(out, steps), resume=out if "--resume" in sys.argv else None)
+        sys.stdout.write(f"{found.path}\n")
+        if "--micro-batch-too" in sys.argv:
+            train(config(out.with_name("micro"), steps, micro_batch=2))
 
 
 if __name__ == "__main__":

@@ -9,34 +9,36 @@ from pathlib import Path
 import pytest
 import torch
 
-from flatclr.checkpoint import load_checkpoint
 from flatclr.training.trainer import train
 from tests.support.training import ROOT
 from tests.support.training_worker import config, network_of
 
+pytestmark = pytest.mark.distributed
 
-@pytest.mark.distributed
-def test_two_processes_follow_the_trajectory_of_one(tmp_path: Path) -> None:
-    one = train(config(tmp_path / "one", 10)).path
-    out = tmp_path / "two"
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder with the runs of two processes, `two` and, by micro-batches, `micro`, and what they printed."""
+    folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.training_worker", str(out), "10"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert (out / "encoder.safetensors").exists(), done.stderr[-3000:]
-    torch.testing.assert_close(network_of(out), network_of(one), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.distributed
-def test_two_processes_with_micro_batches_follow_the_trajectory_of_one(tmp_path: Path) -> None:
-    one = train(config(tmp_path / "one", 6)).path
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    worker = ["-m", "tests.support.training_worker", str(tmp_path / "two"), "6", "--micro-batch"]
+    worker = ["-m", "tests.support.training_worker", str(folder / "two"), "10", "--micro-batch-too"]
     done = subprocess.run([*command, *worker], cwd=ROOT, capture_output=True, text=True, timeout=180)
-    assert (tmp_path / "two" / "encoder.safetensors").exists(), done.stderr[-3000:]
-    got, want = (load_checkpoint(p / "checkpoint").state["train_step"]["network"] for p in (tmp_path / "two", one))
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert (folder / "micro" / "encoder.safetensors").exists(), done.stderr[-3000:]
+    return folder, done.stdout
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return network_of(train(config(tmp_path_factory.mktemp("one") / "run", 10)).path)
+
+
+@pytest.mark.parametrize("name", ["two", "micro"])
+def test_two_processes_follow_the_trajectory_of_one(
+    name: str, two_processes: tuple[Path, str], one_process: dict[str, torch.Tensor]
+) -> None:
+    torch.testing.assert_close(network_of(two_processes[0] / name), one_process, rtol=1e-5, atol=1e-5)
+
+
+def test_every_process_is_told_where_the_run_is(two_processes: tuple[Path, str]) -> None:
+    folder, printed = two_processes
+    assert printed.split() == [str(folder / "two")] * 2

@@ -28,10 +28,14 @@ def worker(out: Path, steps: int, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("stop", [2, 4, 6, 9])
-def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, tmp_path: Path) -> None:
-    whole = train(config(tmp_path / "whole", 12)).path
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 steps without a break."""
+    return train(config(tmp_path_factory.mktemp("short") / "run", 12)).path
 
+
+@pytest.mark.parametrize("stop", [2, 9])
+def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, short_run: Path, tmp_path: Path) -> None:
     class StopHereError(Exception):
         pass
 
@@ -42,7 +46,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, tmp
     with pytest.raises(StopHereError):
         train(config(tmp_path / "run", 12, log_every=1, checkpoint_every=1), on_event=[stop_there])
     train(TrainConfig(), resume=tmp_path / "run")
-    assert_same(network_of(tmp_path / "run"), network_of(whole))
+    assert_same(network_of(tmp_path / "run"), network_of(short_run))
     steps = [row["step"] for row in RunDirectory.open(tmp_path / "run").metrics() if row["kind"] == "log"]
     assert steps == list(range(1, 13))  # nothing twice, nothing missing
 
@@ -64,7 +68,9 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config(tmp_path_factory.mktemp("whole") / "run", 200)).path
 
 
-@pytest.mark.parametrize("seen", [4, 12, 40])
+@pytest.mark.parametrize(
+    "seen", [12, pytest.param(4, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)]
+)
 def test_a_killed_run_resumes_to_the_same_weights(seen: int, whole_run: Path, tmp_path: Path) -> None:
     """Killed at no particular moment after a checkpoint was seen; no clock decides how far it came."""
     run = tmp_path / "run"
@@ -83,10 +89,9 @@ def test_a_killed_run_resumes_to_the_same_weights(seen: int, whole_run: Path, tm
 
 @pytest.mark.parametrize("renamed", [0, 1])
 def test_a_kill_during_a_checkpoint_write_costs_only_that_checkpoint(
-    renamed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    renamed: int, short_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The two files of a checkpoint take their names one after the other; stop before the first or the second does."""
-    whole = train(config(tmp_path / "whole", 12)).path
 
     class KilledError(BaseException):
         pass
@@ -107,7 +112,7 @@ def test_a_kill_during_a_checkpoint_write_costs_only_that_checkpoint(
             train(config(tmp_path / "run", 12))
     assert checkpoint.load_checkpoint(tmp_path / "run" / "checkpoint").step == 4
     train(TrainConfig(), resume=tmp_path / "run")
-    assert_same(network_of(tmp_path / "run"), network_of(whole))
+    assert_same(network_of(tmp_path / "run"), network_of(short_run))
 
 
 def test_resuming_with_other_threads_says_that_weights_may_differ(tmp_path: Path) -> None:

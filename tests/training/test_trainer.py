@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import flatclr
+from flatclr import training
 from flatclr.runs import RunDirectory
 from flatclr.training.build import build
 from flatclr.training.errors import TrainingStoppedError
@@ -15,6 +16,11 @@ from flatclr.training.instruments import evaluation_metrics
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
 from tests.support.training_worker import config
+
+
+def test_the_package_exports_what_trains() -> None:
+    assert flatclr.train is training.train
+    assert flatclr.TrainConfig is training.TrainConfig
 
 
 def test_training_teaches_the_encoder(tmp_path: Path) -> None:

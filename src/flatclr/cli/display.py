@@ -50,13 +50,13 @@ class LiveDisplay:
         self.alarms: set[str] = set()
 
     def __enter__(self) -> Self:
-        self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.task is not None:  # a bar that was never shown ends with a line all the same
+            self.progress.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self.run is not None:
             self.console.print(_how_to_go_on(self.run))
 
@@ -78,6 +78,7 @@ class LiveDisplay:
         if event.run is not None:
             self.run = RunDirectory(event.run)
             self.console.print(f"run directory: {event.run}")
+        self.progress.start()  # only now: bad input should be answered by its line alone
         self.task = self.progress.add_task("training", total=event.total_steps, completed=event.step, gauges="")
 
     def _show_gauges(self, event: Logged) -> None:

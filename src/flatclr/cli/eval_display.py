@@ -35,7 +35,8 @@ class EvaluationDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        if self.task is not None:  # a bar that was never shown ends with a line all the same
+            self.bar.stop()
 
     def progressed(self, what: str, done: int, total: int) -> None:
         self.bar.start()  # only now: bad input should be answered by its line alone

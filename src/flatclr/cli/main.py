@@ -11,6 +11,7 @@ from flatclr import __version__
 from flatclr.cli.eval import eval_command
 from flatclr.cli.export import export_command
 from flatclr.cli.mi import mi_command
+from flatclr.cli.options import Command
 from flatclr.cli.report import report_command
 from flatclr.cli.train import train_command
 from flatclr.training.errors import TrainingStoppedError
@@ -22,11 +23,11 @@ app = typer.Typer(
     add_completion=False,
 )
 ENCODERS, INFORMATION = "Encoders", "Mutual information"
-app.command("train", rich_help_panel=ENCODERS)(train_command)
-app.command("report", rich_help_panel=ENCODERS)(report_command)
-app.command("eval", rich_help_panel=ENCODERS)(eval_command)
-app.command("export", rich_help_panel=ENCODERS)(export_command)
-app.command("mi", rich_help_panel=INFORMATION)(mi_command)
+app.command("train", cls=Command, rich_help_panel=ENCODERS)(train_command)
+app.command("report", cls=Command, rich_help_panel=ENCODERS)(report_command)
+app.command("eval", cls=Command, rich_help_panel=ENCODERS)(eval_command)
+app.command("export", cls=Command, rich_help_panel=ENCODERS)(export_command)
+app.command("mi", cls=Command, rich_help_panel=INFORMATION)(mi_command)
 
 
 def _print_version(wanted: bool) -> None:

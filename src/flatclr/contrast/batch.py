@@ -17,7 +17,8 @@ from flatclr.checks import FLOAT_TYPES, unusable_rows, view_names
 from flatclr.contrast.known import Known, known_of, without_nothing
 from flatclr.contrast.numerics import Cached, accumulation_type, unit_rows
 from flatclr.contrast.options import GIVEN_NAMES, Given, Options
-from flatclr.contrast.relation import Layout, draw_negatives, layout_of
+from flatclr.contrast.relation import PAIRINGS, Layout, layout_of
+from flatclr.contrast.sampling import draw_negatives
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Batch:
         find_layout = layout_of.__wrapped__ if torch.compiler.is_compiling() else layout_of
         layout = find_layout(
             options.pairing,
+            PAIRINGS[options.pairing],
             ranks,
             views=len(views),
             own_samples=len(views[0]),
@@ -74,8 +76,8 @@ class Batch:
         queue = None if negatives is None else ready_rows(negatives, options)
         drawn = None
         if options.negatives_per_anchor is not None:
-            k, excludes = options.negatives_per_anchor, None if known is None else known.same
-            drawn = draw_negatives(layout, k, options.generator, views[0].device, excludes)
+            k = options.negatives_per_anchor
+            drawn = draw_negatives(layout, k, options.generator, views[0].device, known)
             drawn = distributed.from_first_rank(drawn, ranks)
             layout = replace(layout, negatives=k)
         plain = len(views) == 2 and known is None and hard is None and options.false_negative_margin is None

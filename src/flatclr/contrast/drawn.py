@@ -11,7 +11,7 @@ from torch import Tensor
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast import relation
 from flatclr.contrast.batch import Batch
-from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.numerics import by_row, no_autocast
 
 
 def candidate_scores(batch: Batch, scale: float | Tensor, candidates_Ak: Tensor) -> Tensor:
@@ -23,8 +23,7 @@ def candidate_scores(batch: Batch, scale: float | Tensor, candidates_Ak: Tensor)
         products: Tensor = _IndexedDotProducts.apply(
             anchors, rows if batch.queue is None else torch.cat([rows, batch.queue]), candidates_Ak
         )
-    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() == 1 else scale
-    return by_anchor * products
+    return by_row(scale) * products
 
 
 class _IndexedDotProducts(torch.autograd.Function):

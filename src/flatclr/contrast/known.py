@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flatclr import distributed
 from flatclr.checks import FLOAT_TYPES
+from flatclr.contrast.numerics import Cached
 from flatclr.contrast.options import Given
 from flatclr.contrast.relation import Layout, Views
 
@@ -57,15 +58,22 @@ class Known:
         row_labels, row_ids = (_repeated(_own(of, layout), row_views) for of in (self.labels, self.ids))
         return Codes(row_labels, self.queue_labels, row_ids, self.queue_ids)
 
-    def same(self, samples_AM: Tensor, candidates_AM: Tensor, layout: Layout) -> Tensor:
-        """Whether rows of (view by view, queue) may not be negatives of these samples."""
-        excluded = torch.zeros_like(candidates_AM, dtype=torch.bool)
-        for of, of_queue in ((self.labels, self.queue_labels), (self.ids, self.queue_ids)):
-            if of is not None:
-                everyone = of.repeat(layout.views)
-                everyone = everyone if of_queue is None else torch.cat([everyone, of_queue])
-                excluded |= of[samples_AM] == everyone[candidates_AM]
-        return excluded
+    @Cached
+    def _of_label(self) -> Tensor:
+        """A number per sample, the same for those of one label."""
+        assert self.labels is not None
+        return numbered(self.labels)
+
+    @Cached
+    def _of_label_and_id(self) -> Tensor:
+        """A number per sample, the same for those of one label and one id."""
+        assert self.ids is not None
+        return numbered(self._of_label * len(self.ids) + numbered(self.ids))
+
+    def summed_over_label(self, of_samples_N: Tensor) -> Tensor:
+        """For every sample, the sum [N, ...] over the others of its label, those of its id left out."""
+        not_meant_N = of_samples_N if self.ids is None else _sum_of_class(of_samples_N, self._of_label_and_id)
+        return _sum_of_class(of_samples_N, self._of_label) - not_meant_N
 
 
 def without_nothing(given: Given) -> Given:
@@ -152,6 +160,22 @@ def _gathered(codes: Tensor | None, ranks: distributed.Ranks) -> Tensor | None:
     if codes is None or ranks.size == 1:
         return codes
     return distributed.gather_views(codes.long().unsqueeze(0), ranks).squeeze(0)
+
+
+def numbered(codes: Tensor) -> Tensor:
+    """Codes as numbers from 0 to their number of kinds less 1, in shapes that do not depend on them: no wait.
+
+    >>> numbered(torch.tensor([7, -2, 7, 9]))
+    tensor([1, 0, 1, 2])
+    """
+    ordered, order = codes.long().sort()
+    kinds = torch.cat([ordered.new_zeros(1), (ordered[1:] != ordered[:-1]).cumsum(0)])
+    return torch.zeros_like(kinds).index_put((order,), kinds)
+
+
+def _sum_of_class(of_samples_N: Tensor, class_N: Tensor) -> Tensor:
+    """The sum over the class of every sample; not index_add, whose order on a GPU is by chance."""
+    return torch.zeros_like(of_samples_N).index_put((class_N,), of_samples_N, accumulate=True)[class_N]
 
 
 def _own(codes: Tensor | None, layout: Layout) -> Tensor | None:

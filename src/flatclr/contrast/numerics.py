@@ -119,6 +119,11 @@ def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
     return effective_share(weights.sum(1), torch.linalg.vector_norm(weights, dim=1), negatives)
 
 
+def by_row(scale: float | Tensor) -> float | Tensor:
+    """A scale as it multiplies a matrix whose rows are the anchors."""
+    return scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
+
+
 def keep_scale(ctx: Any, scale: float | Tensor) -> list[Tensor]:
     """What to save for backward of a scale: a tensor goes where autograd notices a change of it in between."""
     ctx.scale = None if isinstance(scale, Tensor) else scale

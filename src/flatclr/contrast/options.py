@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from flatclr.checks import require_count, require_number, require_one_of, require_switch
-from flatclr.contrast.relation import GENERATORS, PAIRINGS
+from flatclr.contrast.luck import GENERATORS
+from flatclr.contrast.relation import PAIRINGS
 
 BACKENDS = ("auto", "torch", "triton")
 ROUTES = ("auto", "dense", "streamed", "strips", "fused")

@@ -11,7 +11,7 @@ from torch import Tensor
 from flatclr.contrast import route
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.numerics import Cached, no_autocast
 from flatclr.contrast.options import CallOptions, apart
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import IDENTITY, extreme_selected
@@ -65,9 +65,11 @@ class PairSet(Batch):
             inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
 
         Returns:
-            (mean positive score, mean of phi), each [A].
+            (mean positive score, mean of phi), each [A]; the mean is NaN where an anchor has no negatives (`counted`).
         """
-        return route.mean_phi(self, phi, inverse_temperature)
+        positive, mean, counted = route.mean_phi(self, phi, inverse_temperature)
+        self._know(counted)
+        return positive, mean
 
     def positive(self, inverse_temperature: float | Tensor) -> Tensor:
         """Mean score of every anchor's positives.
@@ -98,22 +100,26 @@ class PairSet(Batch):
         """Mean over the anchors that have negatives.
 
         Args:
-            per_anchor: [A]; what was made of anchors without negatives is NaN and is left out.
+            per_anchor: [A]; what was made of the other anchors is left out, a NaN of these is not.
 
         Returns:
-            A scalar.
+            A scalar; NaN on a GPU where no anchor has any, which the CPU refuses.
         """
-        if not self.counts_differ:
+        counted = self.counted
+        if counted is None:
             return per_anchor.mean()
-        counted = per_anchor.detach().isnan().logical_not()
-        mean = per_anchor.masked_fill(~counted, 0.0).sum() / counted.sum()
-        return mean * self._one_if_usable
+        return per_anchor.masked_fill(~counted, 0.0).sum() / counted.sum()
 
-    @property
-    def _one_if_usable(self) -> Tensor:
-        """1, or NaN where an embedding is: it is to be seen, not to be taken for an anchor without negatives."""
-        rows = (self.everyone_VNd, self.queue, self.hard_nHd)
-        return 1 + 0 * torch.stack([x.detach().sum() for x in rows if x is not None]).sum()
+    @Cached
+    def counted(self) -> Tensor | None:
+        """Which anchors have negatives [A]; None: all. A pass over the pairs, unless one has been made already."""
+        if not self.counts_differ:
+            return None
+        with torch.no_grad():
+            return route.mean_phi(self, IDENTITY, 1.0)[2]
+
+    def _know(self, counted: Tensor | None) -> None:
+        self.__dict__["counted"] = counted
 
     def mean_negative(self, inverse_temperature: float | Tensor) -> Tensor:
         """Mean negative score of every anchor, from sums of embeddings in O(N d) work where all rows count.
@@ -126,7 +132,7 @@ class PairSet(Batch):
         """
         scale = self.scale(inverse_temperature)
         if self.chosen:
-            return route.mean_phi(self, IDENTITY, inverse_temperature)[1]
+            return self.mean_phi(IDENTITY, inverse_temperature)[1]
         if self.drawn_Ak is not None:
             return candidate_scores(self, scale, self.drawn_Ak).mean(1)
         stack_VNd = self.everyone_VNd
@@ -154,7 +160,9 @@ class PairSet(Batch):
         """
         scale = self.scale(inverse_temperature)
         if self.chosen:
-            return extreme_selected(self, scale, route.route_of(self, plain=False), hardest=hardest)
+            best, counted = extreme_selected(self, scale, route.route_of(self, plain=False), hardest=hardest)
+            self._know(counted)
+            return best
         if self.drawn_Ak is not None:
             scores_Ak = candidate_scores(self, scale, self.drawn_Ak)
             return scores_Ak.amax(1) if hardest else scores_Ak.amin(1)

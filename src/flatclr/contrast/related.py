@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import Cached, no_autocast, products
+from flatclr.contrast.numerics import Cached, by_row, no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
@@ -49,7 +49,7 @@ class Positives:
             products_VVN = products(stack_NVd, others_NVd).permute(1, 2, 0)
             groups = self.batch.layout.groups
             cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
-            return cosines_AP * _by_row(self.scale)
+            return cosines_AP * by_row(self.scale)
 
     @property
     def has_labels(self) -> bool:
@@ -58,8 +58,12 @@ class Positives:
     @Cached
     def count(self) -> int | Tensor:
         """Per anchor."""
-        views = self.view_scores_AP.shape[1]
-        return views + self._of_label.count if self.has_labels else views
+        layout, known = self.batch.layout, self.batch.known
+        views = len(layout.groups[0].positives)
+        if known is None or known.labels is None:
+            return views
+        of_label_N = known.summed_over_label(torch.ones_like(known.labels, dtype=torch.long))
+        return (views + len(layout.groups[0].candidates) * of_label_N).repeat(len(layout.groups))
 
     @Cached
     def mean_score(self) -> Tensor:
@@ -67,12 +71,20 @@ class Positives:
         if not self.has_labels:
             return self.view_scores_AP.mean(1)
         with torch.enable_grad():
-            return (self.view_scores_AP.sum(1) + self._of_label.value) / self.count
+            return (self.view_scores_AP.sum(1) + self._score_of_label()) / self.count
 
-    @Cached
-    def _of_label(self) -> PairSums:
-        with torch.enable_grad():
-            return self._sums_of_label(IDENTITY)
+    def _score_of_label(self) -> Tensor:
+        """Sum of the scores of each anchor's label: its product with a sum of embeddings, in O(N d) work."""
+        batch, known = self.batch, self.batch.known
+        assert known is not None
+        everyone_VNd, of_views, scores = batch.everyone_VNd, {}, []
+        for group in batch.layout.groups:
+            if group.candidates not in of_views:
+                # float64: of a large class all but a few may be taken away again
+                rows_Nd = everyone_VNd[list(group.candidates)].sum(0, dtype=torch.float64)
+                of_views[group.candidates] = known.summed_over_label(rows_Nd)
+            scores.append((everyone_VNd[group.view] * of_views[group.candidates]).sum(1))
+        return torch.cat(scores).to(everyone_VNd.dtype) * self.scale
 
     def _sums_of_label(self, phi: Phi | None, shift: Tensor | None = None) -> PairSums:
         return reduce_selected(self.batch, self.scale, self.route, Wanted(phi, positives=True, shift=shift))
@@ -108,9 +120,6 @@ class Positives:
                 measured = self.info_nce(logsumexp_A), self.logsumexp()
         detached = Positives(self.batch.detach(), _detached(self.scale), self.route, measured)
         detached.__dict__["view_scores_AP"] = self.view_scores_AP.detach()
-        if self.has_labels:
-            found = self._of_label
-            detached.__dict__["_of_label"] = PairSums(found.value.detach(), None, found.count)
         return detached
 
 
@@ -141,16 +150,18 @@ def negatives_of(batch: Batch, scale: float | Tensor, route: str, positives: Pos
     return Negatives(sums.value.masked_fill(~counted, torch.nan), sums.squares, sums.count, counted)
 
 
-def mean_phi_of(batch: Batch, scale: float | Tensor, route: str, phi: Phi, positives: Positives) -> Tensor:
-    """mean_j phi(s_ij) over every anchor's negatives; NaN where it has none."""
+def mean_phi_of(
+    batch: Batch, scale: float | Tensor, route: str, phi: Phi, positives: Positives
+) -> tuple[Tensor, Tensor | None]:
+    """mean_j phi(s_ij) over every anchor's negatives, NaN where it has none, and which have some; None: all."""
     wanted = Wanted(phi, highest_cosine=_highest_cosine(batch, positives))
     sources = _sources(batch, scale, route, wanted)
     total = torch.stack([source.value for source in sources]).sum(0)
     if not batch.counts_differ:
-        return total / batch.negatives
+        return total / batch.negatives, None
     count = torch.stack([source.count for source in sources]).sum(0)
     counted = require_some(count > 0)
-    return (total / count.clamp_min(1)).masked_fill(~counted, torch.nan)
+    return (total / count.clamp_min(1)).masked_fill(~counted, torch.nan), counted
 
 
 def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
@@ -159,12 +170,15 @@ def hard_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     layout = batch.layout
     own_nGd = torch.stack([batch.own_Vnd[group.view] for group in layout.groups], 1)
     products_GnH = products(own_nGd, batch.hard_nHd).transpose(0, 1)
-    return batch.gathered(products_GnH).flatten(0, 1) * _by_row(scale)
+    return batch.gathered(products_GnH).flatten(0, 1) * by_row(scale)
 
 
 def require_some(counted_A: Tensor) -> Tensor:
-    """Refuse a batch none of whose anchors has a negative left; waits for the device unless a step is captured."""
-    if torch.compiler.is_compiling() or (counted_A.is_cuda and torch.cuda.is_current_stream_capturing()):
+    """Refuse a batch none of whose anchors has a negative left.
+
+    On a GPU, which would have to be waited for, means over the anchors that count are NaN instead.
+    """
+    if counted_A.device.type != "cpu" or torch.compiler.is_compiling():
         return counted_A
     if not counted_A.any():
         raise ValueError(
@@ -203,16 +217,15 @@ def _merged(sources: list[PairSums]) -> PairSums:
     return first
 
 
-def _by_row(scale: float | Tensor) -> float | Tensor:
-    return scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
-
-
 def _detached(scale: float | Tensor) -> float | Tensor:
     return scale.detach() if isinstance(scale, Tensor) else scale
 
 
-def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest: bool) -> Tensor:
-    """Score of every anchor's hardest (or easiest) negative, NaN where it has none; its pair alone gets a gradient."""
+def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest: bool) -> tuple[Tensor, Tensor]:
+    """Score of every anchor's hardest (or easiest) negative, NaN where it has none, and which anchors have one.
+
+    The gradient goes to that pair alone.
+    """
     highest = _highest_cosine(batch, Positives(batch, scale, route))
     found = []
     if batch.drawn_Ak is not None:
@@ -220,23 +233,26 @@ def extreme_selected(batch: Batch, scale: float | Tensor, route: str, *, hardest
         found.append(_extreme(drawn, batch.drawn_Ak < 0, highest, scale, hardest=hardest))
     elif batch.layout.negatives:
         with no_autocast(batch.views[0]):
-            where_A, found_A = hardest_candidates(batch, highest, easiest=not hardest)
-        best = candidate_scores(batch, scale, where_A.unsqueeze(1)).squeeze(1)
-        found.append(best.masked_fill(~found_A, -torch.inf if hardest else torch.inf))
+            where_A, some_A = hardest_candidates(batch, highest, easiest=not hardest)
+        best_A = candidate_scores(batch, scale, where_A.unsqueeze(1)).squeeze(1)
+        found.append((best_A.masked_fill(~some_A, -torch.inf if hardest else torch.inf), some_A))
     if batch.hard_nHd is not None:
         scores_AH = hard_scores(batch, scale)
         nothing = torch.zeros_like(scores_AH, dtype=torch.bool)
         found.append(_extreme(scores_AH, nothing, highest, scale, hardest=hardest))
-    best = torch.stack(found).amax(0) if hardest else torch.stack(found).amin(0)
-    counted = require_some(best.detach().isfinite())
-    return best.masked_fill(~counted, torch.nan)
+    of_sources = torch.stack([best for best, _ in found])
+    counted = require_some(torch.stack([some for _, some in found]).any(0))
+    best_A = of_sources.amax(0) if hardest else of_sources.amin(0)
+    return best_A.masked_fill(~counted, torch.nan), counted
 
 
 def _extreme(
     scores: Tensor, excluded: Tensor, highest: Tensor | None, scale: float | Tensor, *, hardest: bool
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """(largest or smallest of each row, whether there is one)"""
     if highest is not None:
         excluded = excluded | (lens_of(highest, scale).seen(scores.detach(), 1) == -torch.inf)
+    some = ~excluded.all(1)
     if hardest:
-        return scores.masked_fill(excluded, -torch.inf).amax(1)
-    return scores.masked_fill(excluded, torch.inf).amin(1)
+        return scores.masked_fill(excluded, -torch.inf).amax(1), some
+    return scores.masked_fill(excluded, torch.inf).amin(1), some

@@ -18,13 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
-from weakref import WeakValueDictionary
 
-import torch
 from torch import Tensor
 
-from flatclr.checks import require_count, require_one_of
 from flatclr.distributed import Ranks
 
 Views = tuple[int, ...]
@@ -60,7 +56,8 @@ def _without(view: int, count: int) -> Views:
     return tuple(v for v in range(count) if v != view)
 
 
-PAIRINGS: dict[str, Callable[[int], tuple[Group, ...]]] = {
+Pairing = Callable[[int], tuple[Group, ...]]
+PAIRINGS: dict[str, Pairing] = {
     "two_view": _views,
     "views": _views,
     "cross": _cross,
@@ -124,10 +121,11 @@ class Layout:
 
 
 @lru_cache(maxsize=1024)
-def layout_of(pairing: str, ranks: Ranks, *, views: int, own_samples: int, queued: int, in_batch: bool) -> Layout:
-    """The geometry of a batch."""
-    require_one_of("pairing", pairing, PAIRINGS)
-    groups, samples = PAIRINGS[pairing](views), own_samples * ranks.size
+def layout_of(
+    pairing: str, plan: Pairing, ranks: Ranks, *, views: int, own_samples: int, queued: int, in_batch: bool
+) -> Layout:
+    """The geometry of a batch; `plan` is what the name means now, so that a name registered anew is not remembered."""
+    groups, samples = plan(views), own_samples * ranks.size
     _require_computable(pairing, groups, views)
     from_batch = len(groups[0].candidates) * (samples - 1) if in_batch else 0
     return Layout(
@@ -185,74 +183,3 @@ def same_sample_pairs(row_views: Views, column_views: Views, rows_per_view: int,
             first_column = c * columns_per_view + ranks.rank * rows_per_view
             diagonals.append(Diagonal(first_row, first_row + rows_per_view, first_column - first_row))
     return tuple(diagonals)
-
-
-class Excludes(Protocol):
-    """Whether rows of (view by view, queue) may not be negatives of these samples."""
-
-    def __call__(self, samples_AM: Tensor, candidates_AM: Tensor, layout: Layout, /) -> Tensor: ...
-
-
-def draw_negatives(
-    layout: Layout,
-    k: int,
-    generator: torch.Generator | None,
-    device: torch.device,
-    excludes: Excludes | None = None,
-) -> Tensor:
-    """k distinct negatives for every anchor, uniformly, as rows of the stack (view by view, then queue): [A, k].
-
-    An anchor that has fewer gets -1 in the rest of its row.
-    """
-    available = layout.negatives
-    require_count("negatives_per_anchor", k, at_most=available, advice="enlarge the batch or the queue, or draw fewer.")
-    source = generator.device if generator is not None else device
-    at_once = max(1, ENTRIES_AT_ONCE // available)
-    drawn = []
-    for start in range(0, layout.anchors, at_once):
-        anchors_A1 = torch.arange(start, min(start + at_once, layout.anchors), device=device).unsqueeze(1)
-        luck_AM = _luck(len(anchors_A1), available, generator, source)
-        if excludes is None:
-            drawn.append(_candidates(layout, anchors_A1, luck_AM.topk(k).indices.to(device)))
-            continue
-        every_AM = _candidates(layout, anchors_A1, torch.arange(available, device=device).expand(luck_AM.shape))
-        luck_AM = luck_AM.to(device).masked_fill(excludes(anchors_A1 % layout.samples, every_AM, layout), -1.0)
-        luck_Ak, picks_Ak = luck_AM.topk(k)
-        drawn.append(every_AM.gather(1, picks_Ak).masked_fill(luck_Ak < 0, -1))
-    return torch.cat(drawn)
-
-
-def _luck(rows: int, columns: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Uniform numbers; a graph of torch.compile cannot hold a generator, so an operator finds it by its number."""
-    if generator is None or not torch.compiler.is_compiling():
-        return torch.rand(rows, columns, generator=generator, device=device)
-    drawn: Tensor = torch.ops.flatclr.luck(rows, columns, id(generator), device)
-    return drawn
-
-
-GENERATORS: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
-"""Those of options, by their id, for `flatclr::luck`."""
-
-
-@torch.library.custom_op("flatclr::luck", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def luck(rows: int, columns: int, generator: int, device: torch.device) -> Tensor:
-    """Uniform numbers of a generator."""
-    return torch.rand(rows, columns, generator=GENERATORS[generator], device=device)
-
-
-@luck.register_fake
-def _(rows: int, columns: int, generator: int, device: torch.device) -> Tensor:
-    return torch.empty(rows, columns, device=device)
-
-
-def _candidates(layout: Layout, anchors_A1: Tensor, picks_Ak: Tensor) -> Tensor:
-    """The rows of the stack that the picked negatives of each anchor are, counted without its own sample."""
-    samples, device = layout.samples, picks_Ak.device
-    others = max(samples - 1, 1)
-    sample = picks_Ak % others
-    sample = sample + (sample >= anchors_A1 % samples)
-    candidates_GC = torch.tensor([group.candidates for group in layout.groups], device=device)
-    views_of_anchor = candidates_GC[anchors_A1 // samples].squeeze(1)
-    view = views_of_anchor.gather(1, (picks_Ak // others).clamp_max(views_of_anchor.shape[1] - 1))
-    from_queue = picks_Ak - layout.from_batch + layout.views * samples
-    return torch.where(picks_Ak < layout.from_batch, view * samples + sample, from_queue)

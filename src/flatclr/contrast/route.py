@@ -94,23 +94,23 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
     return Reduced(positive, total, total - positive, negatives.ess, route, negatives.count, positives, counted)
 
 
-def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-    """(mean positive score, mean of phi over the negatives) of every anchor."""
+def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(mean positive score, mean of phi over the negatives) of every anchor, and which have negatives; None: all."""
     scale = batch.scale(inverse_temperature)
     plain = _is_plain(batch, scale)
     route = route_of(batch, phi, plain=plain)
     if not plain:
         positives = Positives(batch, scale, route)
-        return positives.mean_score, mean_phi_of(batch, scale, route, phi, positives)
+        return positives.mean_score, *mean_phi_of(batch, scale, route, phi, positives)
     if route == "drawn":
         assert batch.drawn_Ak is not None
         scores_Ak = candidate_scores(batch, scale, batch.drawn_Ak)
-        return positive_scores(batch, scale), phi.applied(scores_Ak).mean(1)
+        return positive_scores(batch, scale), phi.applied(scores_Ak).mean(1), None
     with no_autocast(batch.views[0]):
         if route == "dense":
-            return dense.mean_phi_kept(batch, scale, phi)
+            return *dense.mean_phi_kept(batch, scale, phi), None
         positive, mean = _streamed(batch, scale, route, phi)
-    return positive, mean
+    return positive, mean, None
 
 
 def positives_of(batch: Batch, inverse_temperature: float | Tensor) -> Positives:

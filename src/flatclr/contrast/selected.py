@@ -30,7 +30,15 @@ from flatclr.contrast.kernels.selected import (
     SelectedSide,
 )
 from flatclr.contrast.known import Known
-from flatclr.contrast.numerics import accumulation_type, keep_scale, kept_scale, no_autocast, products, to_sphere
+from flatclr.contrast.numerics import (
+    accumulation_type,
+    by_row,
+    keep_scale,
+    kept_scale,
+    no_autocast,
+    products,
+    to_sphere,
+)
 from flatclr.contrast.parts import Operands, Part, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
@@ -112,8 +120,7 @@ def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[
         if any(mask is not None for mask in by_code):
             same_sample = same_sample | torch.cat([mask for mask in by_code if mask is not None], 1)
         excluded.append(same_sample)
-    by_anchor = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
-    return torch.cat(cosines) * by_anchor, torch.cat(excluded)
+    return torch.cat(cosines) * by_row(scale), torch.cat(excluded)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class ContrastStats:
             per_anchor: [A].
 
         Returns:
-            A scalar.
+            A scalar; NaN on a GPU where no anchor has any, which the CPU refuses.
         """
         if self.counted is None:
             return per_anchor.mean()
@@ -253,7 +253,8 @@ def pairwise_mean(
             f"phi must be a flatclr.Phi(name, value, derivative), got {type(phi).__name__}; wrap the function in one."
         )
     asked, given = apart("pairwise_mean", options)
-    return route.mean_phi(Batch.made(views, asked, **given), phi, inverse_temperature)[1]
+    _, mean, _ = route.mean_phi(Batch.made(views, asked, **given), phi, inverse_temperature)
+    return mean
 
 
 def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats:

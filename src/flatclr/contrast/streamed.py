@@ -76,7 +76,7 @@ def hardest_candidates(
             tiled_torch.reduce_block(
                 part.block, sums.part(part.row_anchors), None if columns is None else sums.part(columns)
             )
-    exists = found.score > -torch.inf
+    exists = found.score != -torch.inf
     candidate, some = (
         distributed.gather_views(x.view(groups, -1), layout.ranks).flatten() for x in (found.candidate, exists)
     )

@@ -4,7 +4,23 @@ from flatclr.mi import bounds, limits, tasks
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.estimator import estimate
 from flatclr.mi.fit import FAST, FitSettings
-from flatclr.mi.methods import METHODS
+from flatclr.mi.methods import METHODS, REGISTRY, Method, register
+from flatclr.mi.outcome import MethodOptions, Outcome
 from flatclr.mi.result import MIEstimate
 
-__all__ = ["CRITICS", "FAST", "METHODS", "FitSettings", "MIEstimate", "bounds", "estimate", "limits", "tasks"]
+__all__ = [
+    "CRITICS",
+    "FAST",
+    "METHODS",
+    "REGISTRY",
+    "FitSettings",
+    "MIEstimate",
+    "Method",
+    "MethodOptions",
+    "Outcome",
+    "bounds",
+    "estimate",
+    "limits",
+    "register",
+    "tasks",
+]

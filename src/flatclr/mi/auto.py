@@ -28,7 +28,7 @@ from flatclr.mi.families import family_bound, plug_in
 from flatclr.mi.held_out import seeded, to_tensors, train_critic
 from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
-from flatclr.mi.outcome import Again, Options, Outcome, Reading, outcome_of
+from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split, splits
 from flatclr.mi.variational import InfoNCE
 
@@ -37,7 +37,7 @@ _CLEAR = 2.0  # standard errors
 _LEAST_GAIN = 0.01  # nats
 
 
-def choose(x: Array, y: Array, options: Options) -> Outcome:
+def choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
     """Run what suits these rows, and say what it was and why.
 
     Families, neighbours and counts leave the kind of their value open, so that it is the default's own, "neither".
@@ -58,7 +58,7 @@ def _answer(run: Again, x: Array, y: Array, method: str, reason: str) -> Outcome
     return replace(run(x, y), method=method, reason=reason, again=run)
 
 
-def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Outcome:
+def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: MethodOptions) -> Outcome:
     """As if columns were not rounded, unless they are codes whose levels tell more than their order."""
     rng = dither_rng(options.seed)
     found = _choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
@@ -77,7 +77,7 @@ def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Op
     )
 
 
-def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Outcome:
+def _choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) -> Outcome:
     width = x.shape[1] + y.shape[1]
     seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
     family, copula, validation = _best_family(x, y, split)
@@ -114,7 +114,7 @@ def _choose_continuous(x: Array, y: Array, split: Split, options: Options) -> Ou
     return replace(learned, method=f"infonce, anchored on {family}", reason=reason, again=again)
 
 
-def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Options) -> Outcome:
+def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: MethodOptions) -> Outcome:
     """Where values are tied no density ratio is smooth: look at neighbours, or learn a lower bound."""
     width = x.shape[1] + y.shape[1]
     near = width if columns.ordered else columns.width  # dithered levels blur what is seen in many dimensions
@@ -147,11 +147,11 @@ def _described(columns: Tied) -> str:
     return told + ordered
 
 
-def _same_levels(x: Array, y: Array, reason: str, options: Options) -> Outcome:
+def _same_levels(x: Array, y: Array, reason: str, options: MethodOptions) -> Outcome:
     return _answer(lambda x, y: run_levels(x, y, options), x, y, "mixed_ksg", reason)
 
 
-def _neighbours(x: Array, y: Array, reason: str, options: Options) -> Outcome:
+def _neighbours(x: Array, y: Array, reason: str, options: MethodOptions) -> Outcome:
     return _answer(lambda x, y: run_neighbours(KSG_1, x, y, options), x, y, "ksg", reason)
 
 
@@ -184,7 +184,7 @@ def _margin(neighbours: Outcome, reading: Outcome | Reading) -> float:
     return _CLEAR * math.hypot(neighbours.standard_error, reading.standard_error)
 
 
-def _learned(copula: Copula, x: Array, y: Array, split: Split, options: Options) -> tuple[Outcome, Reading]:
+def _learned(copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> tuple[Outcome, Reading]:
     """The anchored critic's value on evaluation rows, and its reading on validation."""
     parts = to_tensors(copula, x, y, split)
     with seeded(options.seed) as generator:

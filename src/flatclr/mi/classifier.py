@@ -17,7 +17,7 @@ from flatclr.mi.held_out import seeded
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.networks import network, start_at_zero
-from flatclr.mi.outcome import Options, Outcome, Reading, outcome_of
+from flatclr.mi.outcome import MethodOptions, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split
 
 _ROWS_PER_CLASS = 50
@@ -95,7 +95,7 @@ def linear_discriminant(x_Nd: Tensor, labels_N: Tensor, classes: int) -> tuple[T
     return weight_dC, (counts_C / counts_C.sum()).log() - (means_Cd.T * weight_dC).sum(0) / 2
 
 
-def run_classifier(x: Array, labels: Labels, split: Split, options: Options) -> tuple[Outcome, Reading]:
+def run_classifier(x: Array, labels: Labels, split: Split, options: MethodOptions) -> tuple[Outcome, Reading]:
     """H(y) less the cross-entropy on evaluation rows, and the reading on validation."""
     scores, numbers = as_tensor(RankNormal.fit(x[split.train])(x)), torch.from_numpy(labels.numbers)
     train, validation, evaluation = (torch.from_numpy(part) for part in vars(split).values())

@@ -14,7 +14,7 @@ from flatclr.mi.families import family_bound
 from flatclr.mi.fit import Curve, fit
 from flatclr.mi.held_out import cross_fitted, seeded, to_tensors
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
-from flatclr.mi.outcome import Kind, Options, Outcome, Reading, outcome_of
+from flatclr.mi.outcome import Kind, MethodOptions, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split
 
 
@@ -30,7 +30,7 @@ class _Fitted:
     curve: Curve
 
 
-def run_ba(x: Array, y: Array, options: Options) -> Outcome:
+def run_ba(x: Array, y: Array, options: MethodOptions) -> Outcome:
     """A lower bound where H(y) is known: of one continuous column's normal scores. Elsewhere only a limit of it is."""
 
     def claim(found: _Fitted) -> Outcome:
@@ -41,7 +41,7 @@ def run_ba(x: Array, y: Array, options: Options) -> Outcome:
     return _run("ba", claim, x, y, options)
 
 
-def run_club(x: Array, y: Array, options: Options) -> Outcome:
+def run_club(x: Array, y: Array, options: MethodOptions) -> Outcome:
     """An upper bound, unless something else finds clearly more on the same rows."""
 
     def claim(found: _Fitted) -> Outcome:
@@ -57,7 +57,7 @@ def run_club(x: Array, y: Array, options: Options) -> Outcome:
     return _run("club", claim, x, y, options)
 
 
-def run_l1out(x: Array, y: Array, options: Options) -> Outcome:
+def run_l1out(x: Array, y: Array, options: MethodOptions) -> Outcome:
     """No bound: its mean over other rows falls with a q that has learned too little.
 
     On the benchmark it is below the truth on a third of the tasks.
@@ -70,13 +70,13 @@ def run_l1out(x: Array, y: Array, options: Options) -> Outcome:
     return _run("l1out", claim, x, y, options)
 
 
-def _run(name: str, claim: Callable[[_Fitted], Outcome], x: Array, y: Array, options: Options) -> Outcome:
+def _run(name: str, claim: Callable[[_Fitted], Outcome], x: Array, y: Array, options: MethodOptions) -> Outcome:
     if x.shape[1] < y.shape[1]:
         x, y = y, x  # the density of the narrower variable is easier to learn, and one normal score's entropy is known
     return cross_fitted(lambda split: claim(_fitted(name, x, y, split, options)), len(x), options)
 
 
-def _fitted(name: str, x: Array, y: Array, split: Split, options: Options) -> _Fitted:
+def _fitted(name: str, x: Array, y: Array, split: Split, options: MethodOptions) -> _Fitted:
     parts = to_tensors(fit_gaussian(x[split.train], y[split.train]), x, y, split)
     entropy_nats = gaussian_entropy_nats(parts.train[1])
     with seeded(options.seed) as generator:
@@ -86,7 +86,7 @@ def _fitted(name: str, x: Array, y: Array, split: Split, options: Options) -> _F
     return _Fitted(x, y, split, evaluation, validation, curve)
 
 
-def _who_sees_more(found: _Fitted, options: Options) -> str | None:
+def _who_sees_more(found: _Fitted, options: MethodOptions) -> str | None:
     """What denies an upper bound on the evaluation rows: a copula family's lower bound, or neighbours, who read low."""
     x, y, split, upper = found.x, found.y, found.split, found.evaluation
     for family, fit_family in FAMILIES.items():

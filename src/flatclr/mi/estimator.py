@@ -15,7 +15,7 @@ from flatclr.mi.fit import FitSettings
 from flatclr.mi.inputs import as_rows, require_same_rows
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.methods import METHODS, REGISTRY, Method
-from flatclr.mi.outcome import Again, Options, Outcome, difference_error
+from flatclr.mi.outcome import Again, MethodOptions, Outcome, difference_error
 from flatclr.mi.result import MIEstimate
 
 _FEW_ROWS = 500
@@ -79,7 +79,7 @@ def estimate(
 
 def _checked_options(
     asked: Method, *, critic: str | None, folds: int, k: int, seed: int, settings: FitSettings | None
-) -> Options:
+) -> MethodOptions:
     """The user's choices, refused where the method would ignore them."""
     if critic is not None:
         require_one_of("critic", critic, CRITICS)
@@ -91,10 +91,10 @@ def _checked_options(
         raise ValueError(f"critic must be None for method {asked.name!r}, got {critic!r}; it has none to choose.")
     if folds > 1 and not asked.cross_fits:
         raise ValueError(f"folds must be 1 for method {asked.name!r}, got {folds}; only learned methods cross-fit.")
-    return Options(critic=critic, folds=folds, k=k, seed=int(seed), settings=settings or FitSettings())
+    return MethodOptions(critic=critic, folds=folds, k=k, seed=int(seed), settings=settings or FitSettings())
 
 
-def _conditional(asked: Method, x: Array, y: Array, z: Array, options: Options) -> MIEstimate:
+def _conditional(asked: Method, x: Array, y: Array, z: Array, options: MethodOptions) -> MIEstimate:
     """I(x; y | z) = I(x; [y, z]) - I(x; z), one method for both terms, so that its errors may cancel."""
     whole, whole_warnings = _run(asked, x, np.hstack([y, z]), options)
     part, part_warnings = _run(asked, x, z, options, again=whole.again)
@@ -119,7 +119,7 @@ def _require_scipy() -> None:
 
 
 def _run(
-    asked: Method, x: Array, y: Array, options: Options, *, again: Again | None = None
+    asked: Method, x: Array, y: Array, options: MethodOptions, *, again: Again | None = None
 ) -> tuple[Outcome, tuple[str, ...]]:
     """The outcome on these rows and what is odd about them; `again`, if given, is run in place of the method."""
     x_seen, y_seen = inspect("x", x), inspect("y", y)

@@ -10,11 +10,11 @@ from flatclr.mi.arrays import Array, Integers, as_tensor
 from flatclr.mi.copula import Copula
 from flatclr.mi.critics import anchor_of
 from flatclr.mi.limits import all_pairs
-from flatclr.mi.outcome import Options, Outcome, Reading
+from flatclr.mi.outcome import MethodOptions, Outcome, Reading
 from flatclr.mi.variational import InfoNCE
 
 
-def run_copula(fit_family: Callable[[Array, Array], Copula], x: Array, y: Array, options: Options) -> Outcome:
+def run_copula(fit_family: Callable[[Array, Array], Copula], x: Array, y: Array, options: MethodOptions) -> Outcome:
     """The plug-in value of a copula family fitted to all rows; there is nothing to choose."""
     return plug_in(fit_family(x, y), x, y)
 

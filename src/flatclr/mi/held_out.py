@@ -15,7 +15,7 @@ from flatclr.mi.arrays import Array, Integers, as_tensor
 from flatclr.mi.copula import Copula, fit_gaussian
 from flatclr.mi.critics import Critic, make_critic
 from flatclr.mi.fit import Curve, fit
-from flatclr.mi.outcome import Options, Outcome, outcome_of
+from flatclr.mi.outcome import MethodOptions, Outcome, outcome_of
 from flatclr.mi.splits import Split, splits
 from flatclr.mi.variational import Variational
 
@@ -51,7 +51,7 @@ def seeded(seed: int) -> Iterator[torch.Generator]:
         yield torch.Generator().manual_seed(seed)
 
 
-def cross_fitted(once: Callable[[Split], Outcome], rows: int, options: Options) -> Outcome:
+def cross_fitted(once: Callable[[Split], Outcome], rows: int, options: MethodOptions) -> Outcome:
     """The outcome of one split, or of `options.folds` whose evaluation rows together are all rows."""
     outcomes = [once(split) for split in splits(rows, options.seed, options.folds)]
     if len(outcomes) == 1:
@@ -68,12 +68,12 @@ def cross_fitted(once: Callable[[Split], Outcome], rows: int, options: Options) 
     )
 
 
-def run_critic(estimator: type[Variational], x: Array, y: Array, options: Options) -> Outcome:
+def run_critic(estimator: type[Variational], x: Array, y: Array, options: MethodOptions) -> Outcome:
     """Train a critic in the estimator's way and read it in its way."""
     return cross_fitted(partial(_run_critic_once, estimator, x, y, options), len(x), options)
 
 
-def _run_critic_once(estimator: type[Variational], x: Array, y: Array, options: Options, split: Split) -> Outcome:
+def _run_critic_once(estimator: type[Variational], x: Array, y: Array, options: MethodOptions, split: Split) -> Outcome:
     copula = fit_gaussian(x[split.train], y[split.train])
     parts = to_tensors(copula, x, y, split)
     with seeded(options.seed) as generator:
@@ -84,7 +84,7 @@ def _run_critic_once(estimator: type[Variational], x: Array, y: Array, options: 
 
 
 def train_critic(
-    estimator: type[Variational], critic: Critic, parts: Tensors, options: Options, generator: torch.Generator
+    estimator: type[Variational], critic: Critic, parts: Tensors, options: MethodOptions, generator: torch.Generator
 ) -> tuple[Variational, Curve]:
     """The estimator after training, and its validation curve."""
     dim_x, dim_y = (v.shape[1] for v in parts.train)

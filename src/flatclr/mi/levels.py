@@ -12,7 +12,7 @@ from flatclr.mi.columns import dithered, is_tied
 from flatclr.mi.ksg import same_level_ksg
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
-from flatclr.mi.outcome import Options, Outcome
+from flatclr.mi.outcome import MethodOptions, Outcome
 
 _ROWS_PER_LEVEL = 5
 _ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
@@ -73,7 +73,7 @@ def sort_columns(x: Array, y: Array) -> Tied:
     return Tied(tuple(sorted(apart)), ordered, continuous, places)
 
 
-def run_levels(x: Array, y: Array, options: Options) -> Outcome:
+def run_levels(x: Array, y: Array, options: MethodOptions) -> Outcome:
     """Neighbours among rows of the same levels, on normal scores of the other columns; without any, counts."""
     tied, rng = sort_columns(x, y), dither_rng(options.seed)
     parts = []

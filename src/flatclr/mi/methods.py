@@ -1,7 +1,8 @@
 """Every method by its name: what kind of number it gives, what it computes, and how it is run.
 
-A new method is one more row of `_ROWS`. The names that `estimate` and the command line accept, what `flatclr mi
---method list` says, which options a method takes, and the table of `docs/mutual-information.md` all come from here.
+A new method is one more row of `_ROWS`, or is made known by `register`. The names that `estimate` and the command line
+accept, what `flatclr mi --method list` says, which options a method takes, and the table of docs/mutual-information.md
+all come from here.
 """
 
 from __future__ import annotations
@@ -16,16 +17,30 @@ from flatclr.mi.density_runs import run_ba, run_club, run_l1out
 from flatclr.mi.families import run_copula
 from flatclr.mi.held_out import run_critic
 from flatclr.mi.neighbours import KSG_1, KSG_2, MIXED_KSG, run_neighbours
-from flatclr.mi.outcome import Again, Kind, Options, Outcome, Run
+from flatclr.mi.outcome import Again, Kind, MethodOptions, Outcome, Run
 from flatclr.mi.variational import DV, FLO, JS, NWJ, TUBA, Flat, InfoNCE, Interpolated, Mine, Smile, Variational
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to estimate mutual information.
+    """A way to estimate mutual information, to be made known by `flatclr.mi.register`.
 
-    >>> round(REGISTRY["gaussian"](*flatclr.mi.tasks.gaussian_dense(2).sample(500, seed=0), Options()).nats, 1)
-    0.3
+    Args:
+        name: that `flatclr.mi.estimate(..., method=)` and `flatclr mi --method` take.
+        kind: "lower", "upper" or "neither": what its value bounds in expectation, if `condition` holds.
+        summary: what it is, in one line.
+        run: from rows x [N, d_x] and y [N, d_y], both float64, and the `MethodOptions` of the call to an `Outcome`.
+        condition: under which it is of this kind, and what it is elsewhere.
+        formula: f the critic, p the joint distribution, q the product of the margins, as `flatclr.mi.bounds` writes it.
+        reference: authors and year.
+        estimator: how it trains and reads a critic; None: it has none to choose.
+        cross_fits: whether it learns, so that it can be evaluated on every row by folds.
+        takes_all_rows: whether it is cheap enough for any number of them.
+
+    >>> gaussian = flatclr.mi.REGISTRY["gaussian"]
+    >>> x, y = flatclr.mi.tasks.gaussian_dense(2).sample(500, seed=0)
+    >>> gaussian.kind, round(gaussian(x, y, flatclr.mi.MethodOptions()).nats, 1)
+    ('neither', 0.3)
     """
 
     name: str
@@ -39,7 +54,7 @@ class Method:
     cross_fits: bool = False  # learns, so that it can be evaluated on every row by folds
     takes_all_rows: bool = False  # cheap enough for any number of them
 
-    def __call__(self, x: Array, y: Array, options: Options, *, again: Again | None = None) -> Outcome:
+    def __call__(self, x: Array, y: Array, options: MethodOptions, *, again: Again | None = None) -> Outcome:
         """Run it, or what an earlier run of it was; kind and name are the method's own where the run names no other."""
         run = again or (lambda x, y: self.run(x, y, options))
         found = run(x, y)
@@ -113,7 +128,7 @@ _ROWS = (
         "lower",
         "Nguyen-Wainwright-Jordan, unbiased for its critic, with a variance that grows like e^MI",
         NWJ,
-        formula="1 + E_p f - E_q e^f",
+        formula="E_p f - E_q e^(f - 1)",
         reference="Nguyen et al. 2010",
     ),
     _critic(
@@ -234,15 +249,46 @@ _ROWS = (
     ),
 )
 
-REGISTRY: dict[str, Method] = {method.name: method for method in _ROWS}
+REGISTRY: dict[str, Method] = {}
+"""Every method by its name, as `flatclr.mi.register` made it known."""
 
-VARIATIONAL: dict[str, type[Variational]] = {m.name: m.estimator for m in _ROWS if m.estimator is not None}
-
-METHODS: dict[str, str] = {method.name: method.meaning for method in _ROWS}
+METHODS: dict[str, str] = {}
 """Names that `flatclr.mi.estimate(..., method=)` knows, each with a line on what it is.
 
 A line starts with the kind of number, "lower bound", "upper bound" or "neither", and under what condition it is one.
 """
+
+
+def register(method: Method) -> Method:
+    """Make a method known by its name to `flatclr.mi.estimate` and `flatclr mi --method`.
+
+    Args:
+        method: one whose name is not taken.
+
+    Returns:
+        The method.
+
+    >>> def nothing(x, y, options):
+    ...     return flatclr.mi.Outcome(0.0, rows=len(x), influence=x[:, 0] * 0, negative_pairs=1)
+    >>> register(Method("nothing", "lower", "0, below every information", nothing)).meaning
+    'lower bound: 0, below every information'
+    >>> x, y = flatclr.mi.tasks.gaussian_dense(2).sample(500, seed=0)
+    >>> flatclr.mi.estimate(x, y, method="nothing").nats
+    0.0
+    >>> del REGISTRY["nothing"], METHODS["nothing"]
+    """
+    if not isinstance(method, Method):
+        raise TypeError(f"a method must be a flatclr.mi.Method, got {type(method).__name__}; make one of it.")
+    if method.name in REGISTRY:
+        raise ValueError(f"a method must have a name of its own, got {method.name!r} again; choose another.")
+    REGISTRY[method.name], METHODS[method.name] = method, method.meaning
+    return method
+
+
+for _method in _ROWS:
+    register(_method)
+
+VARIATIONAL: dict[str, type[Variational]] = {m.name: m.estimator for m in _ROWS if m.estimator is not None}
 
 
 def methods_markdown() -> str:

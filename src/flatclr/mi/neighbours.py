@@ -9,7 +9,7 @@ from flatclr.mi import ksg
 from flatclr.mi.arrays import Array
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
-from flatclr.mi.outcome import Options, Outcome
+from flatclr.mi.outcome import MethodOptions, Outcome
 
 NEIGHBOUR_COLUMNS = 10  # of both variables together; in more, neighbours are too far to tell anything
 
@@ -27,7 +27,7 @@ KSG_2 = NeighbourEstimator(ksg.ksg_2, ksg.ksg_2_ceiling_nats)
 MIXED_KSG = NeighbourEstimator(ksg.mixed_ksg, ksg.mixed_ksg_ceiling_nats)
 
 
-def run_neighbours(estimator: NeighbourEstimator, x: Array, y: Array, options: Options) -> Outcome:
+def run_neighbours(estimator: NeighbourEstimator, x: Array, y: Array, options: MethodOptions) -> Outcome:
     """The estimator's mean on normal scores; information is never negative, so neither is this."""
     terms = estimator.terms(RankNormal.fit(x)(x), RankNormal.fit(y)(y), options.k)
     return Outcome(

@@ -17,8 +17,21 @@ ASKED = "asked for."  # the reason of a method that was not chosen by another
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a run depends on besides its rows: the user's choices, and what a look at all rows has shown."""
+class MethodOptions:
+    """What a run of a method depends on besides its rows: the user's choices, and what a look at all rows has shown.
+
+    Args:
+        critic: that was asked for; None: the method's own.
+        folds: of cross-fitting; 1: none.
+        k: neighbours.
+        seed: of everything random.
+        settings: how networks are trained.
+        tied: whether a column has many equal values, as rounded ones have.
+        discrete: whether it has more of them than rounding makes.
+
+    >>> MethodOptions(folds=5).k
+    3
+    """
 
     critic: str | None = None  # None: the method's own
     folds: int = 1
@@ -49,7 +62,28 @@ class Reading:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A value in nats and how it came about."""
+    """A value in nats and how it came about: what a method gives back.
+
+    Args:
+        nats: the value.
+        rows: that it was read from.
+        influence: of each row (or group of rows) on the value; none where the value is certain.
+        negative_pairs: averaged over.
+        kind: "lower", "upper" or "neither"; None: that of the method.
+        second_order: a deviation that `influence` does not show.
+        rows_interact: whether a row's term depends on its neighbours', so that differences of terms say too little.
+        ceiling_nats: the most it could have read.
+        ceiling_hides: False where the information itself cannot be larger.
+        curve: of the training.
+        warnings: for the user.
+        method: what gave the value; None: the method itself.
+        reason: why that one.
+        again: what was run in the end; None: the method itself.
+
+    >>> import numpy as np
+    >>> Outcome(0.5, rows=100, influence=np.array([-1.0, 1.0]), negative_pairs=9900).standard_error
+    1.0
+    """
 
     nats: float
     rows: int
@@ -68,13 +102,14 @@ class Outcome:
 
     @property
     def standard_error(self) -> float:
+        """From the spread of `influence`, and the deviation that it does not show."""
         if len(self.influence) == 0:
             return 0.0
         return math.hypot(float(self.influence.std(ddof=1)) / math.sqrt(len(self.influence)), self.second_order)
 
 
 Again = Callable[[Array, Array], Outcome]  # the same on other variables of the same rows
-Run = Callable[[Array, Array, Options], Outcome]
+Run = Callable[[Array, Array, MethodOptions], Outcome]
 
 
 def difference_error(whole: Outcome, part: Outcome) -> float:

@@ -186,6 +186,8 @@ class Objective(nn.Module):
         if control is not None and self.training:
             assert stats is not None
             control.observe(stats.mean(stats.ess))
+            if isinstance(stats.negatives, Tensor) and stats.negatives.device.type == "cpu":
+                control.warn_of_few_negatives(stats.mean(1 / stats.negatives.clamp_min(1)))
         return loss, stats
 
     def extra_repr(self) -> str:

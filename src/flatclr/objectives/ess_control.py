@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Self
 
@@ -103,8 +104,11 @@ class EssControl(nn.Module):
     def require_reachable(self, negatives: int, target: float | None = None) -> None:
         """Refuse a target that no batch of this size can reach.
 
+        Labels, ids and a margin may leave anchors fewer negatives than that. How many is known only when the batch has
+        been computed: on the CPU a step then warns, on a GPU, which nothing waits for, `clamped_steps` tells.
+
         Args:
-            negatives: per anchor.
+            negatives: per anchor, at most.
             target: one that is to come; None: the one in use.
         """
         wanted = self._target if target is None else target
@@ -112,6 +116,20 @@ class EssControl(nn.Module):
             raise ValueError(
                 f"target must be > 1/{negatives} = {1 / negatives:.3g}, the smallest ESS {negatives} negatives have, "
                 f"got {wanted:g}; raise the target or use more negatives."
+            )
+
+    def warn_of_few_negatives(self, least_ess: Tensor) -> None:
+        """Warn where labels, ids or a margin left too few negatives for the target.
+
+        Args:
+            least_ess: the mean over anchors of 1 / K, which is the smallest ESS they can have.
+        """
+        if not torch.compiler.is_compiling() and least_ess >= self._target:
+            warnings.warn(
+                f"target must be > {least_ess:.3g}, the smallest mean ESS of the negatives that labels, ids or the "
+                f"margin left in this batch, got {self._target:g}; raise the target or mix the batch.",
+                RuntimeWarning,
+                stacklevel=2,
             )
 
     @torch.no_grad()

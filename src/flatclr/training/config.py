@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_number, require_one_of
+from flatclr.checks import require_number
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
 from flatclr.training.settings import (
     Setting,
+    at_most,
     between_0_and_1,
+    count_or_zero,
     named_values,
     not_negative,
     one_of,
@@ -22,9 +24,11 @@ from flatclr.training.settings import (
     path,
     positive,
     positive_count,
+    require_known,
     require_settings,
     setting,
     settings_of,
+    text,
     true_or_false,
     whole_number,
 )
@@ -83,11 +87,17 @@ class TrainConfig:
         "auto",
         "network",
         "The encoder: cnn, mlp, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: one for the data.",
+        text("'resnet18', or pass one of your own to flatclr.train"),
     )
     encoder_options: Mapping[str, Any] = setting(
         {}, "network", "Arguments of the encoder, for example its width.", named_values
     )
-    head_layers: int = setting(2, "network", "How many linear layers the projection head has, 1 to 3.", positive_count)
+    head_layers: int = setting(
+        2,
+        "network",
+        "How many linear layers the projection head has, 1 to 3.",
+        at_most(3, "1 is a linear head, 2 is SimCLR's."),
+    )
     head_width: int | None = setting(
         None,
         "network",
@@ -106,7 +116,10 @@ class TrainConfig:
         "The effective sample size of the negatives to hold, or [[epoch, target], ...] to follow; None: no control.",
     )
     temperature: float | None = setting(
-        None, "objective", "A fixed temperature, instead of ESS control.", optional(positive)
+        None,
+        "objective",
+        "A fixed temperature, which takes the place of ESS control whatever ess_target says.",
+        optional(positive),
     )
     pairing: str | None = setting(
         None,
@@ -117,7 +130,7 @@ class TrainConfig:
     negatives_per_anchor: int | None = setting(
         None, "objective", "How many negatives are drawn for each anchor; None: all of them are used.", optional_count
     )
-    queue: int = setting(0, "objective", "How many past embeddings are kept as extra negatives.", not_negative)
+    queue: int = setting(0, "objective", "How many past embeddings are kept as extra negatives.", count_or_zero)
     momentum: float | None = setting(
         None,
         "objective",
@@ -184,7 +197,12 @@ class TrainConfig:
     )
 
     seed: int = setting(0, "optimisation", "The seed of everything random.", whole_number)
-    device: str = setting("auto", "hardware", "The device: cpu, cuda or cuda:1; auto: cuda where there is one.")
+    device: str = setting(
+        "auto",
+        "hardware",
+        "The device: cpu, cuda or cuda:1; auto: cuda where there is one.",
+        text("'cpu', 'cuda' or 'cuda:1'"),
+    )
     out: str | None = setting(
         None, "output", "The run directory; None: runs/<data>-<objective>-<seed>, numbered if taken.", path
     )
@@ -201,7 +219,12 @@ class TrainConfig:
     checkpoint_minutes: float = setting(
         5.0, "output", "Minutes after which a checkpoint is written in any case.", positive
     )
-    wandb: str | None = setting(None, "output", "The Weights & Biases project to log to, besides TensorBoard.")
+    wandb: str | None = setting(
+        None,
+        "output",
+        "The Weights & Biases project to log to, besides TensorBoard.",
+        optional(text("the name of a project")),
+    )
 
     def __post_init__(self) -> None:
         require_settings(self)
@@ -251,10 +274,9 @@ class TrainConfig:
             The config.
 
         Raises:
-            ValueError: for a name that is no setting, with the nearest one that is.
+            ValueError: for a name that is no setting, with the nearest ones that are.
         """
-        for name in settings:
-            require_one_of("setting", name, [f.name for f in fields(cls)])
+        require_known(cls, settings)
         options = dict(settings.get("objective_options") or {})
         if "temperature" in options:  # where earlier runs could have it; ESS control overruled it
             inner = options.pop("temperature")
@@ -272,11 +294,19 @@ class TrainConfig:
         Returns:
             Another config.
 
+        Raises:
+            ValueError: for a name that is no setting, with the nearest ones that are, or for an ESS target together
+                with a temperature.
+
         >>> TrainConfig(ess_target=None, temperature=0.1).changed(ess_target=0.3).temperature is None
         True
         """
-        for name in settings:
-            require_one_of("setting", name, [f.name for f in fields(self)])
+        require_known(type(self), settings)
+        if settings.get("ess_target") is not None and settings.get("temperature") is not None:
+            raise ValueError(
+                f"only one of ess_target and temperature must be changed, got {settings['ess_target']!r} and "
+                f"{settings['temperature']!r}; leave one out."
+            )
         if settings.get("ess_target") is not None:
             settings.setdefault("temperature", None)
         return replace(self, **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -74,6 +75,16 @@ def require_settings(config: Any) -> None:
             f.metadata["check"](f.name, getattr(config, f.name))
 
 
+def require_known(config: type[Any], names: Collection[str]) -> None:
+    """Refuse names that are no settings, with the nearest that are."""
+    known = [f.name for f in fields(config)]
+    for name in names:
+        if name not in known:
+            near = " or ".join(map(repr, difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)))
+            advice = f"did you mean {near}?" if near else "see flatclr.training.describe_settings() for all of them."
+            raise ValueError(f"a setting must be one of {config.__name__}'s {len(known)}, got {name!r}; {advice}")
+
+
 def optional(check: Check) -> Check:
     """None, or what the check allows."""
     return lambda name, value: None if value is None else check(name, value)
@@ -91,6 +102,17 @@ def positive_count(name: str, value: Any) -> None:
 def optional_count(name: str, value: Any) -> None:
     if value is not None:
         require_count(name, value, advice="pass a larger whole number, or leave it out.")
+
+
+def at_most(most: int, advice: str) -> Check:
+    """A whole number from 1 on, up to a largest one."""
+    return lambda name, value: require_count(name, value, at_most=most, advice=advice)
+
+
+def count_or_zero(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        kind = ValueError if type(value) is int else TypeError
+        raise kind(f"{name} must be a whole number >= 0, got {value!r}; pass 0 for none.")
 
 
 def whole_number(name: str, value: Any) -> None:
@@ -118,6 +140,16 @@ def true_or_false(name: str, value: Any) -> None:
 def named_values(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be named values, got {value!r}; for example {{width: 64}}.")
+
+
+def text(like: str) -> Check:
+    """A text, such as these."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be text, got {value!r}; say {like}.")
+
+    return check
 
 
 def path(name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning
-from flatclr.distributed import ranks_sharing_a_batch
+from flatclr.distributed import fail_together, ranks_sharing_a_batch, text_of_first_rank
 from flatclr.objectives import Objective
 from flatclr.runs import RunDirectory, new_directory
 from flatclr.training.build import Parts, build, what_to_know
@@ -31,7 +31,7 @@ class RunResult:
     """What a finished run leaves.
 
     Args:
-        path: its directory, with the encoder and everything that was measured.
+        path: its directory, with the encoder and everything that was measured; the same on every process.
         steps: how many were taken, those before a resume included.
         metrics: of the last evaluation, by name.
     """
@@ -142,11 +142,25 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
     config = config.changed(data=from_anywhere(config.data), data_dir=folder)
     # everything is checked before a directory is made
-    parts, directory = own.build(config), None
+    parts = own.build(config)
+    return Recorder(parts, _new_run(config, parts, held), own.listeners), 0
+
+
+def _new_run(config: TrainConfig, parts: Parts, held: ExitStack) -> RunDirectory:
+    """The directory that the first process makes and holds, on every one of them."""
+    path, problem = "", None
     if parts.ranks.rank == 0:
-        directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
-        held.enter_context(directory.locked())
-    return Recorder(parts, directory, own.listeners), 0
+        try:
+            directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
+        except OSError as error:
+            if parts.ranks.size == 1:
+                raise
+            problem = str(error)
+        else:
+            held.enter_context(directory.locked())
+            path = str(directory.path)
+    fail_together(problem, parts.device, parts.ranks)
+    return RunDirectory(Path(text_of_first_rank(path, parts.ranks)))
 
 
 def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:

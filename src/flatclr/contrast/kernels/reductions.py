@@ -293,6 +293,6 @@ class Hardest:
         if self.limit is not None:
             scores = scores.masked_fill(self.sign * scores > self.limit.unsqueeze(dim), -torch.inf)
         best, where = scores.max(dim)
-        better = best > self.score
+        better = (best > self.score) | best.isnan()  # a NaN is to be seen
         self.score.copy_(torch.where(better, best, self.score))
         self.candidate.copy_(torch.where(better, where + first, self.candidate))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 
 import flatclr
-from flatclr.data.digits import digits
 from tests.support.evaluation import small_data, small_encoder
 
 
@@ -28,14 +26,6 @@ def test_transfer_adapts_size_and_channels() -> None:
         small_encoder(), small_data(), "transfer", transfer_data=small_data(size=9, channels=3), random_row=False
     )
     assert grey["transfer"].data == "pictures"
-
-
-def test_digits_have_a_third_of_each_class_for_testing() -> None:
-    data = digits()
-    assert len(data.train) + len(data.test) == 1797
-    assert data.test is not None
-    train, test = (torch.bincount(part.labels) for part in (data.train, data.test))  # type: ignore[union-attr]
-    assert ((train + test) // 3 == test).all()
 
 
 def test_transfer_fine_tunes_the_output_only() -> None:
