@@ -59,6 +59,8 @@ def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
             for queue in (0, QUEUE):
                 batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queue)
                 yield f"{case.name}-{pairing}-{queue}", batch, case.objective(batch, gather=True), batch.tensors()[2]
+        if not case.draws:
+            continue
         batch = Batch.random(SAMPLES, FEATURES, pairing=case.pairing)
         generator = torch.Generator().manual_seed(3 + _rank())  # only the first rank's draw may count
         drawn = case.objective(batch, gather=True, negatives_per_anchor=DRAWN, generator=generator)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_number, require_one_of
+from flatclr.checks import require_number, require_one_of, require_rising_counts
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
@@ -105,6 +105,12 @@ class TrainConfig:
         "objective",
         "The effective sample size of the negatives to hold, or [[epoch, target], ...] to follow; None: no control.",
     )
+    ess_per_anchor: bool = setting(
+        False,
+        "objective",
+        "Whether every anchor gets a temperature of its own that brings its ESS to the target.",
+        true_or_false,
+    )
     temperature: float | None = setting(
         None, "objective", "A fixed temperature, instead of ESS control.", optional(positive)
     )
@@ -116,6 +122,12 @@ class TrainConfig:
     )
     negatives_per_anchor: int | None = setting(
         None, "objective", "How many negatives are drawn for each anchor; None: all of them are used.", optional_count
+    )
+    prefixes: Sequence[int] | None = setting(
+        None,
+        "objective",
+        "Prefixes of the embedding to train too (Matryoshka), say [32, 64, 128]; None: the whole embedding alone.",
+        optional(require_rising_counts),
     )
     queue: int = setting(0, "objective", "How many past embeddings are kept as extra negatives.", not_negative)
     momentum: float | None = setting(
@@ -207,6 +219,7 @@ class TrainConfig:
         require_settings(self)
         self._require_ess_targets()
         self._require_keys_without_gradient()
+        self._require_prefixes_within()
         for name in ("data", "data_dir", "out"):
             if isinstance(getattr(self, name), Path):
                 object.__setattr__(self, name, str(getattr(self, name)))  # what config.yaml can hold
@@ -221,6 +234,15 @@ class TrainConfig:
             raise ValueError(
                 f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
             )
+
+    def _require_prefixes_within(self) -> None:
+        if self.prefixes is not None and self.prefixes[-1] > self.embedding:
+            raise ValueError(
+                f"prefixes must be of the {self.embedding} features of an embedding at most, got {self.prefixes[-1]}; "
+                "shorten them or widen embedding."
+            )
+        if self.ess_per_anchor and not self.ess_targets:
+            raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
     @property
     def ess_targets(self) -> list[tuple[float, float]]:
