@@ -112,8 +112,9 @@ class Objective(nn.Module):
 
     @property
     def inverse_temperature(self) -> float | Tensor:
-        """What scores are multiplied with; where anchors have their own, the mean of the last batch."""
-        return self.scale.forward()
+        """What scores are multiplied with, to be read; where anchors have their own, the mean of the last batch."""
+        beta = self.scale.forward()
+        return beta.detach() if isinstance(beta, Tensor) else beta
 
     @property
     def keeps_samples(self) -> bool:

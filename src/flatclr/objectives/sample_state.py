@@ -58,23 +58,27 @@ class SampleState(nn.Module):
     @property
     def rows(self) -> int:
         """How many samples there is room for."""
-        return len(getattr(self, next(iter(self.columns))))
+        return len(self.column(next(iter(self.columns))))
+
+    def column(self, name: str) -> Tensor:
+        """The numbers of all samples."""
+        found: Tensor = getattr(self, name)
+        return found
 
     def read(self, name: str, index_N: Tensor) -> Tensor:
-        """A column of these samples."""
-        column: Tensor = getattr(self, name)
-        return column[index_N]
+        """The numbers of these samples."""
+        return self.column(name)[index_N]
 
     @torch.no_grad()
     def write(self, index_N: Tensor, **values_N: Tensor) -> None:
         """Other numbers for these samples, by column."""
         for name, values in values_N.items():
-            column: Tensor = getattr(self, name)
+            column = self.column(name)
             column[index_N] = values.to(column.dtype)
 
     def _grow(self, rows: int) -> None:
         for name, value in self.columns.items():
-            column: Tensor = getattr(self, name)
+            column = self.column(name)
             if len(column) < rows:
                 setattr(self, name, torch.cat([column, column.new_full((rows - len(column),), value)]))
 
@@ -82,7 +86,7 @@ class SampleState(nn.Module):
         before = {name: getattr(self, name) for name in self.columns}
         super()._apply(fn, recurse)
         for name, column in before.items():
-            moved: Tensor = getattr(self, name)
+            moved = self.column(name)
             if moved.dtype in HALF:  # which cannot hold small steps of an average
                 setattr(self, name, column.float().to(moved.device))
         return self

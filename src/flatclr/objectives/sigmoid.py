@@ -37,27 +37,30 @@ def sig_lip(pairs: PairSet, inverse_temperature: float | Tensor, bias: Tensor) -
 
     Reference: Zhai et al. 2023, equation 2.
     """
-    stats, count = None, pairs.negatives
-    if pairs.counts_differ:
-        with torch.no_grad():
-            stats = stats_of(pairs, inverse_temperature)
-        count = stats.negatives
+    stats, count, positives = _counted(pairs, inverse_temperature)
     z = pairs.views[0]
     at = bias.detach().to(z.device, accumulation_type(z))
     _, negative = pairs.mean_phi(_softplus_above(at), inverse_temperature)
     positive = pairs.mean_positive(_softplus_below(at), inverse_temperature)
-    losses = _positives(pairs, stats) * positive + count * negative
+    losses = positives * positive + count * negative
     if not (torch.is_grad_enabled() and bias.requires_grad):
         return losses, stats
     with torch.no_grad():
         _, pushed = pairs.mean_phi(_sigmoid_above(at), inverse_temperature)
         pulled = pairs.mean_positive(_sigmoid_below(at), inverse_temperature)
-        slope = count * pushed - _positives(pairs, stats) * pulled
+        slope = count * pushed - positives * pulled
     return losses + slope * (bias.to(at) - at), stats
 
 
-def _positives(pairs: PairSet, stats: ContrastStats | None) -> int | Tensor:
-    return len(pairs.layout.groups[0].positives) if stats is None else stats.positives
+def _counted(
+    pairs: PairSet, inverse_temperature: float | Tensor
+) -> tuple[ContrastStats | None, int | Tensor, int | Tensor]:
+    """How many negatives and positives an anchor has, and the stats where it takes them to know."""
+    if not pairs.counts_differ:
+        return None, pairs.negatives, len(pairs.layout.groups[0].positives)
+    with torch.no_grad():
+        stats = stats_of(pairs, inverse_temperature)
+    return stats, stats.negatives, stats.positives
 
 
 def _softplus_above(bias: Tensor) -> Phi:

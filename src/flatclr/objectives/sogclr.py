@@ -224,7 +224,7 @@ class ISogCLR(Objective):
     @property
     def inverse_temperature(self) -> float | Tensor:
         """One over the mean temperature of the samples."""
-        temperatures: Tensor = self.state.temperature
+        temperatures = self.state.column("temperature")
         return 1 / temperatures.mean() if len(temperatures) else 1 / self.initial_temperature
 
     def loss_of_samples(
