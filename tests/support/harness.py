@@ -197,9 +197,8 @@ def _field_cases() -> list[Case]:
         ),
         _case(
             "spectral",
-            lambda **o: flatclr.Spectral(**o),
-            of_anchors(field_oracles.spectral, 1.0, normalize=False),
-            normalize=False,
+            lambda temperature=1 / beta, **o: flatclr.Spectral(temperature, **o),
+            of_anchors(field_oracles.spectral, beta),
         ),
         _case(
             "sogclr",

@@ -246,7 +246,7 @@ def _cases() -> list[Case]:
 def _field_cases() -> list[Case]:
     beta = 3.0
 
-    def of(function: Callable[[Any, Any], float], beta: float = beta) -> Callable[[Problem], float]:
+    def of(function: Callable[[Any, Any], float]) -> Callable[[Problem], float]:
         return _over(lambda anchor: function(anchor.positives, anchor.negatives), beta)
 
     def dclw(problem: Problem) -> float:
@@ -258,16 +258,12 @@ def _field_cases() -> list[Case]:
         "dclw": (partial(flatclr.DCLW, sigma=0.4), dclw),
         "dhel": (flatclr.DHEL, of(field_oracles.dhel)),
         "debiased": (partial(flatclr.Debiased, prior=0.07), of(field_oracles.debiased(beta, 0.07))),
+        "spectral": (flatclr.Spectral, of(field_oracles.spectral)),
         "siglip": (partial(flatclr.SigLIP, bias=-1.25, learn_temperature=False), of(field_oracles.sig_lip(-1.25))),
     }
     made = [Case(n, partial(build, temperature=1 / beta), value, value) for n, (build, value) in values.items()]
     macl = partial(flatclr.MACL, temperature=1 / beta, alpha=0.0)
-    spectral = of(field_oracles.spectral, 1.0)
-    return [
-        *made,
-        Case("macl", macl, of(field_oracles.macl), _over(ro.gap, beta)),
-        Case("spectral", flatclr.Spectral, spectral, spectral, normalize=False),
-    ]
+    return [*made, Case("macl", macl, of(field_oracles.macl), _over(ro.gap, beta))]
 
 
 CASES = _cases()

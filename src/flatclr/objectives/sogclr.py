@@ -101,7 +101,8 @@ def _log_mean_of_samples(log_A: Tensor, log_old_N: Tensor) -> Tensor:
     """log of the mean over each sample's anchors; those without negatives are NaN and do not count."""
     log_GN = log_A.view(-1, len(log_old_N))
     counted_GN = log_GN.isfinite()
-    mean = log_GN.masked_fill(~counted_GN, -torch.inf).logsumexp(0) - counted_GN.sum(0).clamp_min(1).log()
+    count_N = counted_GN.sum(0).clamp_min(1).to(log_A.dtype)
+    mean = log_GN.masked_fill(~counted_GN, -torch.inf).logsumexp(0) - count_N.log()
     return torch.where(counted_GN.any(0), mean, log_old_N)
 
 
@@ -176,8 +177,9 @@ class ISogCLR(Objective):
         KL_i  = E_w[s] - logsumexp_j s_ij + log K                          how far the negatives' weights are from equal
         tau_i = clip(tau_i - rate v_i),   v_i <- (1 - gamma) v_i + gamma (rho - KL_i)
 
-    Samples whose negatives resemble them need a larger temperature to keep KL at rho, and get it. Temperatures,
-    averages and slopes are buffers by sample, as in `SogCLR`. E_w[s] costs one more pass over the pairs in training.
+    A sample whose closest negatives outweigh the rest needs a larger temperature to bring its KL to rho, and gets it.
+    Temperatures, averages and slopes are buffers by sample, as in `SogCLR`. E_w[s] costs one more pass over the pairs
+    in training.
 
     Args:
         temperature: of a sample never seen, a number > 0.
@@ -251,9 +253,14 @@ class ISogCLR(Objective):
         kl_N = kl_A.view(-1, len(index_N)).nanmean(0)
         newest_N, old_N = self.rho - kl_N, self.state.read("slope", index_N)
         slope_N = torch.where(first_N, newest_N, (1 - self.gamma) * old_N + self.gamma * newest_N)
-        slope_N = torch.where(kl_N.isfinite(), slope_N, old_N)
-        moved = self.state.read("temperature", index_N) - self.rate * slope_N
-        self.state.write(index_N, slope=slope_N, temperature=moved.clamp(self.minimum, self.maximum))
+        temperature_N = self.state.read("temperature", index_N)
+        moved_N = (temperature_N - self.rate * slope_N).clamp(self.minimum, self.maximum)
+        known_N = kl_N.isfinite()  # a sample without negatives, or a batch of NaN, says nothing
+        self.state.write(
+            index_N,
+            slope=torch.where(known_N, slope_N, old_N),
+            temperature=torch.where(known_N, moved_N, temperature_N),
+        )
 
 
 def _updated_average(state: SampleState, index_N: Tensor, log_g_A: Tensor, gamma: float, *, keep: bool) -> Tensor:

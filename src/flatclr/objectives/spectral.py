@@ -11,15 +11,16 @@ from flatclr.objectives.base import Objective, Traits, register
 from flatclr.objectives.rpc import rpc
 
 
-def spectral(pairs: PairSet) -> Tensor:
+def spectral(pairs: PairSet, inverse_temperature: float | Tensor = 1.0) -> Tensor:
     """Spectral contrastive loss per anchor.
 
-        loss_i = -2 z_i.z_i+ + mean_j (z_i.z_j)^2
+        loss_i = -2 p_i + mean_j s_ij^2,   s = z.z' times the inverse temperature
 
     It is twice relative predictive coding's with a = b = 0 and g = 1.
 
     Args:
         pairs: the batch.
+        inverse_temperature: what dot products are multiplied with: the squared radius of the sphere.
 
     Returns:
         [A].
@@ -29,17 +30,21 @@ def spectral(pairs: PairSet) -> Tensor:
 
     Reference: HaoChen et al. 2021, equation 6.
     """
-    return 2 * rpc(pairs, 1.0, a=0.0, b=0.0, g=1.0)
+    return 2 * rpc(pairs, inverse_temperature, a=0.0, b=0.0, g=1.0)
 
 
-@register("spectral", Traits("spectral contrastive loss, on free features", temperature=None, accepts_control=False))
+@register("spectral", Traits("spectral contrastive loss", temperature=1.0, accepts_control=False))
 class Spectral(Objective):
     """Spectral contrastive loss: its minimum factorises the graph of augmentations.
 
-        loss = -2 E[z.z+] + E[(z.z')^2]
+        loss = -2 E[z.z+] + E[(z.z')^2],   z on the sphere of radius 1 / sqrt(temperature)
+
+    Over all data the square bounds free features too, but not in a batch, where no view of a sample is its own
+    negative: with normalize=False mind their growth.
 
     Args:
-        options: those of `flatclr.Objective`; normalize is False by default: the loss bounds the features itself.
+        temperature: one over the squared radius, a number > 0. An `EssControl` is refused: no softmax has weights here.
+        options: those of `flatclr.Objective`.
 
     >>> z = torch.eye(4)
     >>> Spectral()(z, z)
@@ -48,10 +53,8 @@ class Spectral(Objective):
     Reference: HaoChen et al. 2021.
     """
 
-    def __init__(self, **options: Unpack[ContrastOptions]) -> None:
-        options.setdefault("normalize", False)
-        self._require_known(options)
-        super().__init__(1.0, **options)
+    def __init__(self, temperature: float = 1.0, **options: Unpack[ContrastOptions]) -> None:
+        super().__init__(temperature, **options)
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:
-        return pairs.mean(spectral(pairs)), None
+        return pairs.mean(spectral(pairs, inverse_temperature)), None
