@@ -53,9 +53,12 @@ class TwoHeads(nn.Module):
 
 
 def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
-    """(name, global batch, objective with gather=True, queue) of every case in every pairing, with and without a queue."""
+    """(name, global batch, objective with gather=True, queue) of every case, with and without a queue.
+
+    In every pairing; those that are more arithmetic on the stats that others have shown in every pairing, in their own.
+    """
     for case in CASES:
-        for pairing in PAIRINGS:
+        for pairing in (case.pairing,) if case.of_stats else PAIRINGS:
             for queue in (0, QUEUE):
                 batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queue)
                 yield f"{case.name}-{pairing}-{queue}", batch, case.objective(batch, gather=True), batch.tensors()[2]
@@ -70,6 +73,13 @@ def runs() -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
         "learned": flatclr.InfoNCE(0.3, learn_temperature=True, gather=True),
         "controlled": flatclr.FlatNCE(flatclr.EssControl(target=0.5), gather=True),
         "controlled_rpc": flatclr.RPC(flatclr.EssControl(target=0.5), gather=True),
+        "controlled_per_anchor": flatclr.FlatNCE(flatclr.EssControl(target=0.5, per_anchor=True), gather=True),
+        "siglip_learned": flatclr.SigLIP(0.3, bias=-1.0, gather=True),
+        "sogclr_averaged": flatclr.SogCLR(0.3, gamma=0.4, gather=True),
+        "isogclr": flatclr.ISogCLR(0.3, gamma=0.4, rate=0.1, gather=True),
+        "vicreg": flatclr.VICReg(gather=True),
+        "barlow_twins": flatclr.BarlowTwins(gather=True),
+        "matryoshka": flatclr.Matryoshka(flatclr.InfoNCE(0.3, learn_temperature=True, gather=True), (2, 5)),
     }.items():
         yield name, batch, objective.double(), None
 
@@ -130,6 +140,9 @@ RELATED: dict[str, Any] = {
     "fmicl": lambda **o: flatclr.FMICL("js", **o),
     "align_uniform": lambda **o: flatclr.AlignUniform(**o),
     "flo": lambda **o: flatclr.FLO(0.3, learn_temperature=True, **o),
+    "siglip": lambda **o: flatclr.SigLIP(0.3, bias=-1.0, **o),
+    "debiased": lambda **o: flatclr.Debiased(0.3, prior=0.07, learn_temperature=True, **o),
+    "dclw": lambda **o: flatclr.DCLW(0.3, **o),
 }
 
 
@@ -138,6 +151,7 @@ SOME = dict.fromkeys(
     ("views", "everything", "everything-drawn"),
 )
 SOME["flo"] = ("views", "ids", "hard")
+SOME |= dict.fromkeys(("siglip", "debiased", "dclw"), ("labels", "everything"))
 
 
 def related_runs() -> Iterator[tuple[str, Objective, dict[str, Any]]]:
@@ -269,6 +283,10 @@ def related_refusals(rank: int) -> dict[str, str]:
             flatclr.InfoNCE(gather=True)(*views, **said)
         except (TypeError, ValueError) as error:
             heard[name] = str(error)
+    try:
+        flatclr.SogCLR(gather=True)(*z, index=None if first else labels)
+    except ValueError as error:
+        heard["index missing"] = str(error)
     return heard
 
 
@@ -282,7 +300,11 @@ def step(batch: Batch, objective: Objective, queue: Tensor | None, rank: int, wo
     x_a, x_b = (own_slice(z, rank, world) for z in batch.tensors()[:2])
     z_a, z_b = encoder(x_a), encoder(x_b)
     z_a.retain_grad()
-    loss, stats = objective.with_stats(z_a, z_b, negatives=queue)
+    told = {}
+    if objective.keeps_samples:
+        told["index"] = own_slice(7 * torch.arange(SAMPLES) % 29, rank, world)
+        objective(x_a, x_b, **told)  # so that there is an average to go on from
+    loss, stats = objective.with_stats(z_a, z_b, negatives=queue, **told)
     with counting_collectives() as in_backward:
         loss.backward()
     parameters = {f"encoder.{n}": p for n, p in encoder.named_parameters()}

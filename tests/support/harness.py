@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,7 @@ class Case:
     pairing: str = "two_view"  # the objective's default
     normalize: bool = True
     draws: bool = True  # it takes negatives_per_anchor
+    of_stats: bool = False  # more arithmetic on what other cases have shown on every route and over ranks
 
     def objective(self, batch: Batch, **more: Any) -> Objective:
         return self.build(**batch.options(), **more).double()
@@ -169,7 +170,7 @@ def _field_cases() -> list[Case]:
         rows = [(np.array([row.positive]), row.negatives) for row in batch.rows(beta)]
         return field_oracles.dclw(rows, beta, 0.4)
 
-    return [
+    of_stats = [
         _case("dcl", lambda temperature=1 / beta, **o: flatclr.DCL(temperature, **o), of_anchors(field_oracles.dcl, 3)),
         _case("dclw", lambda temperature=1 / beta, **o: flatclr.DCLW(temperature, sigma=0.4, **o), dclw),
         _case(
@@ -190,12 +191,6 @@ def _field_cases() -> list[Case]:
             of_anchors(field_oracles.debiased(beta, 0.07), beta),
         ),
         _case(
-            "siglip",
-            lambda temperature=1 / beta, **o: flatclr.SigLIP(temperature, bias=-1.25, learn_temperature=False, **o),
-            of_anchors(field_oracles.sig_lip(-1.25), beta),
-            pairing="cross",
-        ),
-        _case(
             "spectral",
             lambda temperature=1 / beta, **o: flatclr.Spectral(temperature, **o),
             of_anchors(field_oracles.spectral, beta),
@@ -207,6 +202,13 @@ def _field_cases() -> list[Case]:
             draws=False,
         ),
     ]
+    siglip = _case(
+        "siglip",
+        lambda temperature=1 / beta, **o: flatclr.SigLIP(temperature, bias=-1.25, learn_temperature=False, **o),
+        of_anchors(field_oracles.sig_lip(-1.25), beta),
+        pairing="cross",
+    )
+    return [*(replace(case, of_stats=True) for case in of_stats), siglip]
 
 
 def _cases() -> list[Case]:

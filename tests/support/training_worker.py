@@ -1,6 +1,6 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch]
+python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch] [--sogclr]
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
     with process_group():
-        micro_batch = 2 if "--micro-batch" in sys.argv else None
-        train(config(out, steps, micro_batch=micro_batch), resume=out if "--resume" in sys.argv else None)
+        settings: dict[str, object] = {"micro_batch": 2 if "--micro-batch" in sys.argv else None}
+        if "--sogclr" in sys.argv:
+            settings["objective"] = "sogclr"
+        train(config(out, steps, **settings), resume=out if "--resume" in sys.argv else None)
 
 
 if __name__ == "__main__":

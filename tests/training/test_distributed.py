@@ -32,11 +32,13 @@ def test_two_processes_follow_the_trajectory_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_two_processes_with_micro_batches_follow_the_trajectory_of_one(tmp_path: Path) -> None:
-    one = train(config(tmp_path / "one", 6)).path
+def test_two_processes_with_micro_batches_and_numbers_of_samples_follow_the_trajectory_of_one(tmp_path: Path) -> None:
+    one = train(config(tmp_path / "one", 6, objective="sogclr")).path
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    worker = ["-m", "tests.support.training_worker", str(tmp_path / "two"), "6", "--micro-batch"]
+    worker = ["-m", "tests.support.training_worker", str(tmp_path / "two"), "6", "--micro-batch", "--sogclr"]
     done = subprocess.run([*command, *worker], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert (tmp_path / "two" / "encoder.safetensors").exists(), done.stderr[-3000:]
-    got, want = (load_checkpoint(p / "checkpoint").state["train_step"]["network"] for p in (tmp_path / "two", one))
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    for part in ("network", "objective"):
+        got, want = (load_checkpoint(p / "checkpoint").state["train_step"][part] for p in (tmp_path / "two", one))
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert want["state.log_average"].isfinite().sum() == 48  # six batches of eight

@@ -55,7 +55,7 @@ def test_strips_give_the_numbers_of_the_streamed_route(
         assert_near(mine, theirs, 2e-5)
 
 
-OF_PAIRS = [case for case in CASES if "fmicl" in case.name or case.name == "rpc"]
+OF_PAIRS = [case for case in CASES if "fmicl" in case.name or case.name in ("rpc", "siglip")]
 
 
 @pytest.mark.parametrize("case", OF_PAIRS, ids=lambda case: case.name)
