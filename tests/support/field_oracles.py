@@ -23,12 +23,12 @@ def _softplus(x: float) -> float:
 
 
 def dcl(positives: Array, negatives: Array) -> float:
-    """-p + log sum_j exp(s_j). Yeh et al. 2022, equation 5 (two terms of the paper are two anchors here)."""
+    """-p + log sum_j exp(s_j). Yeh et al. 2022, L_DC: its two terms are two anchors here."""
     return logsumexp(negatives) - _average(positives)
 
 
 def dclw(anchors: list[Scores], beta: float, sigma: float) -> float:
-    """Mean of -w p + log sum_j exp(s_j), w = 2 - exp(cos / sigma) / E[exp(cos / sigma)]. Yeh et al. 2022, equation 6."""
+    """Mean of -w p + log sum_j exp(s_j), w = 2 - exp(cos / sigma) / E[exp(cos / sigma)]. Yeh et al. 2022, L_DCW."""
     likelihoods = [math.exp(_average(positives) / beta / sigma) for positives, _ in anchors]
     expected = _average(likelihoods)
     losses = [
@@ -55,14 +55,14 @@ def dhel_of_views(z_a: Array, z_b: Array, beta: float) -> float:
 
 
 def macl(positives: Array, negatives: Array) -> float:
-    """-log(P) / (1 - P), P the probability of the (mean) positive. Huang et al. 2023, equation 12."""
+    """-log(P) / (1 - P), P the probability of the (mean) positive. Huang et al. 2023."""
     gap = logsumexp(negatives) - _average(positives)
     probability = 1 / (1 + math.exp(gap))
     return _softplus(gap) / (1 - probability)
 
 
 def macl_temperature(initial: float, alpha: float, initial_alignment: float, cosines: Sequence[float]) -> float:
-    """tau_0 [1 + alpha (A - A_0)], A the mean cosine of positive pairs. Huang et al. 2023, equation 10."""
+    """tau_0 [1 + alpha (A - A_0)], A the mean cosine of positive pairs. Huang et al. 2023."""
     return initial * (1 + alpha * (_average(cosines) - initial_alignment))
 
 
@@ -82,7 +82,7 @@ def debiased(beta: float, prior: float) -> Callable[[Array, Array], float]:
 
 
 def sig_lip(bias: float) -> Callable[[Array, Array], float]:
-    """-sum_j log(1 / (1 + exp(-y_j (s_j + b)))), y = 1 on positives, -1 on negatives. Zhai et al. 2023, equation 2."""
+    """-sum_j log(1 / (1 + exp(-y_j (s_j + b)))), y = 1 on positives, -1 on negatives. Zhai et al. 2023, section 3."""
     return lambda positives, negatives: (
         sum(_softplus(-(p + bias)) for p in positives) + sum(_softplus(s + bias) for s in negatives)
     )
@@ -99,7 +99,7 @@ def sig_lip_of_views(z_a: Array, z_b: Array, t: float, bias: float) -> float:
 
 
 def spectral(positives: Array, negatives: Array) -> float:
-    """-2 E[x.x+] + E[(x.x')^2]. HaoChen et al. 2021, equation 6."""
+    """-2 E[x.x+] + E[(x.x')^2]. HaoChen et al. 2021, L(f)."""
     return -2 * _average(positives) + _average([s * s for s in negatives])
 
 

@@ -26,7 +26,7 @@ def dcl(stats: ContrastStats) -> Tensor:
     >>> dcl(flatclr.stats_from_scores(torch.zeros(1, 8)))  # log 7
     tensor([1.9459])
 
-    Reference: Yeh et al. 2022, equation 5.
+    Reference: Yeh et al. 2022, the loss L_DC.
     """
     return stats.gap
 
@@ -49,7 +49,7 @@ def dclw(stats: ContrastStats, inverse_temperature: float | Tensor, sigma: float
     >>> dclw(flatclr.stats_from_scores(torch.eye(2, 8)), 1.0)  # equal positives: DCL
     tensor([0.9459, 0.9459])
 
-    Reference: Yeh et al. 2022, equations 6 and 7.
+    Reference: Yeh et al. 2022, the loss L_DCW.
     """
     positive = stats.positive
     if stats.counted is not None:  # a NaN would reach every anchor through the mean

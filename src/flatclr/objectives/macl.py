@@ -31,7 +31,7 @@ def macl(stats: ContrastStats) -> Tensor:
     >>> macl(flatclr.stats_from_scores(torch.zeros(1, 2)))  # 2 log 2
     tensor([1.3863])
 
-    Reference: Huang et al. 2023, equation 12.
+    Reference: Huang et al. 2023, the reweighted loss.
     """
     gap = stats.gap.detach()
     odds = gap.clamp_max(SERIES_BELOW).exp()
@@ -60,7 +60,7 @@ def aligned_inverse_temperature(
     >>> aligned_inverse_temperature(pairs, 10.0, alpha=0.5, initial_alignment=0.0)  # A = 1
     tensor(6.6667)
 
-    Reference: Huang et al. 2023, equation 10.
+    Reference: Huang et al. 2023, the adaptive temperature.
     """
     if alpha == 0:
         return inverse_temperature

@@ -35,7 +35,7 @@ def sig_lip(pairs: PairSet, inverse_temperature: float | Tensor, bias: Tensor) -
     >>> sig_lip(pairs, 1.0, torch.tensor(0.0))[0]  # softplus(-1) + log 2
     tensor([1.0064, 1.0064, 1.0064, 1.0064])
 
-    Reference: Zhai et al. 2023, equation 2.
+    Reference: Zhai et al. 2023, the sigmoid loss of section 3.
     """
     stats, count, positives = _counted(pairs, inverse_temperature)
     z = pairs.views[0]

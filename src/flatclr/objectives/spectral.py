@@ -28,7 +28,7 @@ def spectral(pairs: PairSet, inverse_temperature: float | Tensor = 1.0) -> Tenso
     >>> spectral(flatclr.PairSet.of(torch.eye(3), torch.eye(3), pairing="one_way"))
     tensor([-2., -2., -2.])
 
-    Reference: HaoChen et al. 2021, equation 6.
+    Reference: HaoChen et al. 2021, the spectral contrastive loss L(f).
     """
     return 2 * rpc(pairs, inverse_temperature, a=0.0, b=0.0, g=1.0)
 
