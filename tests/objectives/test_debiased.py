@@ -31,3 +31,14 @@ def test_a_larger_prior_pushes_less() -> None:
     z_a, z_b, _ = Batch.random(16, 8).tensors()
     losses = [flatclr.Debiased(0.5, prior=prior)(z_a, z_b).item() for prior in (0.0, 0.05, 0.1)]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_a_row_where_nothing_is_left_has_a_finite_gradient() -> None:
+    """The mean of the negatives is the prior times the positive: what is left has no logarithm."""
+    for beta in (5.0, 1000.0):
+        scores = torch.zeros(1, 9)
+        scores[0, 0] = torch.tensor(0.1).log().neg()
+        scores.requires_grad_()
+        loss = flatclr.objectives.debiased(flatclr.stats_from_scores(scores), beta, prior=0.1).sum()
+        (gradient,) = torch.autograd.grad(loss, scores)
+        assert gradient.isfinite().all()

@@ -9,24 +9,28 @@ import torch
 
 import flatclr
 from tests.support import oracles
-from tests.support.harness import CASES, Batch, Case, every_case, every_pairing, loss_and_gradients
+from tests.support.harness import CASES, PAIRINGS, Batch, Case, every_case, every_pairing, loss_and_gradients
 
 SOURCES = {"batch": {}, "batch_and_queue": {"queue": 3}, "queue_only": {"queue": 3, "in_batch": False}}
-every_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+# more arithmetic on the stats meets every source of negatives, not every pairing again
+MEETING = {
+    f"{source}-{pairing}-{case.name}": (case, pairing, SOURCES[source])
+    for case in CASES
+    for pairing in PAIRINGS
+    for source in SOURCES
+    if pairing == case.pairing or not case.of_stats
+}
+every_meeting = pytest.mark.parametrize(("case", "pairing", "source"), MEETING.values(), ids=MEETING)
 
 
-@every_case
-@every_pairing
-@every_source
+@every_meeting
 def test_value_equals_the_float64_oracle(case: Case, pairing: str, source: dict[str, Any], route: str) -> None:
     batch = Batch.random(4, 3, pairing=pairing, **source)
     loss, *_ = loss_and_gradients(case, batch, route=route)
     assert loss.item() == pytest.approx(case.value(batch), rel=1e-11, abs=1e-11)
 
 
-@every_case
-@every_pairing
-@every_source
+@every_meeting
 def test_gradient_equals_finite_differences_of_the_potential(
     case: Case, pairing: str, source: dict[str, Any], route: str
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from torch import Tensor
 
 import flatclr
@@ -53,22 +53,26 @@ def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
 
 
+@settings(max_examples=15)
 @given(problem=problems)
 def test_the_gradient_of_dcl_is_that_of_flat_nce(problem: dict[str, Any]) -> None:
     close(loss_and_gradient(flatclr.DCL, problem)[1], loss_and_gradient(flatclr.FlatNCE, problem)[1])
 
 
+@settings(max_examples=15)
 @given(problem=problems)
 def test_the_gradient_of_macl_without_alpha_is_that_of_flat_nce(problem: dict[str, Any]) -> None:
     close(loss_and_gradient(flatclr.MACL, problem, alpha=0.0)[1], loss_and_gradient(flatclr.FlatNCE, problem)[1])
 
 
+@settings(max_examples=15)
 @given(problem=problems)
 def test_the_gradient_of_sogclr_without_memory_is_that_of_flat_nce_over_beta(problem: dict[str, Any]) -> None:
     ours = loss_and_gradient(flatclr.SogCLR, problem, gamma=1.0)[1]
     close(problem["beta"] * ours, loss_and_gradient(flatclr.FlatNCE, problem)[1])
 
 
+@settings(max_examples=15)
 @given(problem=problems)
 def test_at_the_first_visit_any_gamma_gives_that_gradient(problem: dict[str, Any]) -> None:
     views, said = views_and_said(problem)

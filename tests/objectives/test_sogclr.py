@@ -228,7 +228,7 @@ def test_samples_with_a_near_duplicate_get_larger_temperatures() -> None:
     twins, alone = torch.randn(8, 64).repeat(2, 1) + 0.2 * torch.randn(16, 64), torch.randn(16, 64)
     z = torch.cat([twins, alone])
     objective = flatclr.ISogCLR(0.1)
-    for _ in range(300):
+    for _ in range(100):
         objective(z, z, index=torch.arange(32))
     of_twins, of_others = objective.state.temperature.split(16)
     assert of_twins.min() > of_others.max()

@@ -41,7 +41,7 @@ def debiased(stats: ContrastStats, inverse_temperature: float | Tensor, prior: f
     limit = torch.zeros_like(log_mean_negative) - inverse_temperature
     # log(a - b) = log a + log(1 - exp(log b - log a)) where a > b; elsewhere the limit holds
     log_share = (math.log(prior) if prior else -torch.inf) + log_mean_positive - log_mean_negative
-    left = log_share < 0
+    left = log_share < -torch.finfo(log_share.dtype).eps  # nearer to 0 its logarithm has no finite slope
     log_left = torch.log1p(-log_share.masked_fill(~left, -torch.inf).exp())
     corrected = log_mean_negative + log_left - math.log1p(-prior)
     log_total = torch.where(left & (corrected > limit), corrected, limit) + stats.log_negatives

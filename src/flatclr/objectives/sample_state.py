@@ -13,6 +13,7 @@ from flatclr.checks import require_count
 from flatclr.contrast import PairSet
 
 HALF = (torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
 class SampleState(nn.Module):
@@ -93,7 +94,8 @@ class SampleState(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
         if self.samples is None:
-            self._grow(max(len(state_dict[key]) for key in (prefix + n for n in self.columns) if key in state_dict))
+            keys = [key for key in (prefix + name for name in self.columns) if key in state_dict]
+            self._grow(max((len(state_dict[key]) for key in keys), default=0))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
@@ -116,6 +118,3 @@ def index_of_all_ranks(name: str, index: Tensor | None, pairs: PairSet) -> Tenso
     assert index is not None
     own = index.to(device, torch.int64)
     return distributed.gather_views(own.unsqueeze(0), layout.ranks).squeeze(0)
-
-
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
