@@ -39,7 +39,9 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
     elif config.ess_targets and traits.temperature is not None and traits.accepts_control:
         options["temperature"] = _control(traits.temperature, config)
     objective = kind(**options)
-    return objective if config.prefixes is None else Matryoshka(objective, config.prefixes)
+    if config.prefixes is None:
+        return objective
+    return Matryoshka(objective, sorted({*config.prefixes, config.embedding}))
 
 
 def _require_what_it_has(config: TrainConfig, traits: Traits) -> None:

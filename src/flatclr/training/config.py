@@ -126,7 +126,7 @@ class TrainConfig:
     prefixes: Sequence[int] | None = setting(
         None,
         "objective",
-        "Prefixes of the embedding to train too (Matryoshka), say [32, 64, 128]; None: the whole embedding alone.",
+        "Prefixes of the embedding to train besides the whole (Matryoshka), say [32, 64]; None: the whole alone.",
         optional(require_rising_counts),
     )
     queue: int = setting(0, "objective", "How many past embeddings are kept as extra negatives.", not_negative)
@@ -228,6 +228,8 @@ class TrainConfig:
         for epoch, target in self.ess_targets:
             require_number("epoch of ess_target", epoch, above=-1e-12, advice="epochs count from 0.")
             require_number("ess_target", target, above=0, below=1)
+        if self.ess_per_anchor and not self.ess_targets:
+            raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
     def _require_keys_without_gradient(self) -> None:
         if self.momentum is not None and self.pairing != "one_way":
@@ -241,8 +243,6 @@ class TrainConfig:
                 f"prefixes must be of the {self.embedding} features of an embedding at most, got {self.prefixes[-1]}; "
                 "shorten them or widen embedding."
             )
-        if self.ess_per_anchor and not self.ess_targets:
-            raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
     @property
     def ess_targets(self) -> list[tuple[float, float]]:
