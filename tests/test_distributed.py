@@ -126,6 +126,7 @@ def test_own_losses_of_every_relation_average_to_the_global_gradient(
         "fewer hard negatives",
         "views",
         "one label",
+        "index missing",
     ],
 )
 def test_what_one_rank_says_of_its_samples_must_fit_the_others(what: str, ranks: list[dict[str, Any]]) -> None:

@@ -82,6 +82,21 @@ def require_switch(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True or False, got {value!r}; pass a bool.")
 
 
+def require_rising_counts(name: str, value: Any) -> None:
+    """Refuse anything but whole numbers >= 1 in rising order.
+
+    >>> require_rising_counts("dims", [64, 32])
+    Traceback (most recent call last):
+    ValueError: dims must be whole numbers in rising order, got [64, 32]; say [32, 64].
+    """
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be whole numbers in rising order, got {value!r}; say [32, 64, 128].")
+    for count in value:
+        require_count(name, count, advice="say [32, 64, 128].")
+    if list(value) != sorted(set(value)):
+        raise ValueError(f"{name} must be whole numbers in rising order, got {list(value)}; say {sorted(set(value))}.")
+
+
 def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
     """Refuse anything but a non-empty two-dimensional floating-point tensor."""
     if not isinstance(value, Tensor):

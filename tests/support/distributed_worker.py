@@ -57,15 +57,17 @@ class TwoHeads(nn.Module):
 def runs(world: int) -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
     """(name, global batch, objective with gather=True, queue) of every case in every pairing, a queue in every other.
 
-    On more than two ranks every case takes one pairing, in turn.
+    Those that are more arithmetic on the stats take their own pairing; on more than two ranks every case takes one.
     """
     for turn, case in enumerate(CASES):
         for place, pairing in enumerate(PAIRINGS):
-            if world > 2 and place != turn % len(PAIRINGS):
+            if pairing != case.pairing if case.of_stats else world > 2 and place != turn % len(PAIRINGS):
                 continue
             queue = QUEUE * ((turn // len(PAIRINGS) + place) % 2)
             batch = Batch.random(SAMPLES, FEATURES, pairing=pairing, queue=queue)
             yield f"{case.name}-{pairing}-{queue}", batch, case.objective(batch, gather=True), batch.tensors()[2]
+        if not case.draws:
+            continue
         batch = Batch.random(SAMPLES, FEATURES, pairing=case.pairing)
         generator = torch.Generator().manual_seed(3 + _rank())  # only the first rank's draw may count
         drawn = case.objective(batch, gather=True, negatives_per_anchor=DRAWN, generator=generator)
@@ -76,6 +78,13 @@ def runs(world: int) -> Iterator[tuple[str, Batch, Objective, Tensor | None]]:
         "controlled": flatclr.FlatNCE(flatclr.EssControl(target=0.5), gather=True),
         "controlled_rpc": flatclr.RPC(flatclr.EssControl(target=0.5), gather=True),
         **{f"strips-{p}": flatclr.InfoNCE(0.3, pairing=p, route="strips", gather=True) for p in PAIRINGS},
+        "controlled_per_anchor": flatclr.FlatNCE(flatclr.EssControl(target=0.5, per_anchor=True), gather=True),
+        "siglip_learned": flatclr.SigLIP(0.3, bias=-1.0, gather=True),
+        "sogclr_averaged": flatclr.SogCLR(0.3, gamma=0.4, gather=True),
+        "isogclr": flatclr.ISogCLR(0.3, gamma=0.4, rate=0.1, gather=True),
+        "vicreg": flatclr.VICReg(gather=True),
+        "barlow_twins": flatclr.BarlowTwins(gather=True),
+        "matryoshka": flatclr.Matryoshka(flatclr.InfoNCE(0.3, learn_temperature=True, gather=True), (2, 5)),
     }.items():
         yield name, batch, objective.double(), None
 
@@ -136,6 +145,9 @@ RELATED: dict[str, Any] = {
     "fmicl": lambda **o: flatclr.FMICL("js", **o),
     "align_uniform": lambda **o: flatclr.AlignUniform(**o),
     "flo": lambda **o: flatclr.FLO(0.3, learn_temperature=True, **o),
+    "siglip": lambda **o: flatclr.SigLIP(0.3, bias=-1.0, **o),
+    "debiased": lambda **o: flatclr.Debiased(0.3, prior=0.07, learn_temperature=True, **o),
+    "dclw": lambda **o: flatclr.DCLW(0.3, **o),
 }
 
 
@@ -144,6 +156,7 @@ SOME = dict.fromkeys(
     ("views", "everything", "everything-drawn"),
 )
 SOME["flo"] = ("views", "ids", "hard")
+SOME |= dict.fromkeys(("siglip", "debiased", "dclw"), ("labels", "everything"))
 
 
 def related_runs() -> Iterator[tuple[str, Objective, dict[str, Any]]]:
@@ -275,6 +288,10 @@ def related_refusals(rank: int) -> dict[str, str]:
             flatclr.InfoNCE(gather=True)(*views, **said)
         except (TypeError, ValueError) as error:
             heard[name] = str(error)
+    try:
+        flatclr.SogCLR(gather=True)(*z, index=None if first else labels)
+    except ValueError as error:
+        heard["index missing"] = str(error)
     return heard
 
 
@@ -288,7 +305,11 @@ def step(batch: Batch, objective: Objective, queue: Tensor | None, rank: int, wo
     x_a, x_b = (own_slice(z, rank, world) for z in batch.tensors()[:2])
     z_a, z_b = encoder(x_a), encoder(x_b)
     z_a.retain_grad()
-    loss, stats = objective.with_stats(z_a, z_b, negatives=queue)
+    told = {}
+    if objective.keeps_samples:
+        told["index"] = own_slice(7 * torch.arange(SAMPLES) % 29, rank, world)
+        objective(x_a, x_b, **told)  # so that there is an average to go on from
+    loss, stats = objective.with_stats(z_a, z_b, negatives=queue, **told)
     with counting_collectives() as in_backward:
         loss.backward()
     parameters = {f"encoder.{n}": p for n, p in encoder.named_parameters()}

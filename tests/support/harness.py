@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import flatclr
 from flatclr import Objective
-from tests.support import oracles
+from tests.support import field_oracles, oracles
 from tests.support.oracles import Array, Row
 
 # for a property that every case is asked for: together they are many examples
@@ -72,6 +72,9 @@ class Case:
     value: Callable[[Batch], float]  # what the objective reports
     potential: Callable[[Batch], float]  # what its gradient is the gradient of
     pairing: str = "two_view"  # the objective's default
+    normalize: bool = True
+    draws: bool = True  # it takes negatives_per_anchor
+    of_stats: bool = False  # more arithmetic on what other cases have shown on every route and over ranks
 
     def objective(self, batch: Batch, **more: Any) -> Objective:
         return self.build(**batch.options(), **more).double()
@@ -97,6 +100,11 @@ def quadratic_u(batch: Batch) -> Array:
 def on_rows(function: Callable[[list[Row]], Any], beta: float, *, normalize: bool = True) -> Callable[[Batch], float]:
     """The mean over anchors of a function of the rows."""
     return lambda batch: float(np.mean(function(batch.rows(beta, normalize=normalize))))
+
+
+def of_anchors(function: Callable[[Any, Any], float], beta: float, **more: Any) -> Callable[[Batch], float]:
+    """The mean over anchors of a function of their positive and their negative scores."""
+    return on_rows(lambda rows: [function(np.array([row.positive]), row.negatives) for row in rows], beta, **more)
 
 
 def align_uniform(batch: Batch, *, alpha: float, t: float, align_weight: float, uniform_weight: float) -> float:
@@ -153,8 +161,57 @@ def _case(
     value: Callable[[Batch], float],
     potential: Callable[[Batch], float] | None = None,
     pairing: str = "two_view",
+    **more: Any,
 ) -> Case:
-    return Case(name, build, value, potential or value, pairing)
+    return Case(name, build, value, potential or value, pairing, **more)
+
+
+def _field_cases() -> list[Case]:
+    beta, gap = 3.0, on_rows(oracles.gap, 3.0)
+
+    def dclw(batch: Batch) -> float:
+        rows = [(np.array([row.positive]), row.negatives) for row in batch.rows(beta)]
+        return field_oracles.dclw(rows, beta, 0.4)
+
+    of_stats = [
+        _case("dcl", lambda temperature=1 / beta, **o: flatclr.DCL(temperature, **o), of_anchors(field_oracles.dcl, 3)),
+        _case("dclw", lambda temperature=1 / beta, **o: flatclr.DCLW(temperature, sigma=0.4, **o), dclw),
+        _case(
+            "dhel",
+            lambda temperature=1 / beta, **o: flatclr.DHEL(temperature, **o),
+            of_anchors(field_oracles.dhel, beta),
+            pairing="within",
+        ),
+        _case(
+            "macl",
+            lambda temperature=1 / beta, **o: flatclr.MACL(temperature, alpha=0.0, **o),
+            of_anchors(field_oracles.macl, beta),
+            gap,
+        ),
+        _case(
+            "debiased",
+            lambda temperature=1 / beta, **o: flatclr.Debiased(temperature, prior=0.07, **o),
+            of_anchors(field_oracles.debiased(beta, 0.07), beta),
+        ),
+        _case(
+            "spectral",
+            lambda temperature=1 / beta, **o: flatclr.Spectral(temperature, **o),
+            of_anchors(field_oracles.spectral, beta),
+        ),
+        _case(
+            "sogclr",
+            lambda temperature=1 / beta, **o: flatclr.SogCLR(temperature, gamma=1.0, **o),
+            of_anchors(field_oracles.sog_clr(beta), beta),
+            draws=False,
+        ),
+    ]
+    siglip = _case(
+        "siglip",
+        lambda temperature=1 / beta, **o: flatclr.SigLIP(temperature, bias=-1.25, learn_temperature=False, **o),
+        of_anchors(field_oracles.sig_lip(-1.25), beta),
+        pairing="cross",
+    )
+    return [*(replace(case, of_stats=True) for case in of_stats), siglip]
 
 
 def _cases() -> list[Case]:
@@ -190,6 +247,7 @@ def _cases() -> list[Case]:
             "rpc",
             lambda temperature=2.0, **o: flatclr.RPC(temperature, a=0.3, b=0.2, g=0.7, **o),
             on_rows(lambda rows: oracles.rpc_loss(rows, a=0.3, b=0.2, g=0.7), 0.5, normalize=False),
+            normalize=False,
         ),
         _case(
             "align_uniform",
@@ -229,7 +287,7 @@ def _cases() -> list[Case]:
     return cases
 
 
-CASES = _cases()
+CASES = _cases() + _field_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_pairing = pytest.mark.parametrize("pairing", PAIRINGS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import flatclr
 from flatclr import Objective
-from tests.support import oracles
+from tests.support import field_oracles, oracles
 from tests.support import relation_oracles as ro
 from tests.support.harness import COSINE
 from tests.support.relation_oracles import Anchor, Problem
@@ -206,6 +207,7 @@ def _cases() -> list[Case]:
             _over(ro.rpc(a=0.3, b=0.2, g=0.7), 0.5),
             normalize=False,
         ),
+        *_field_cases(),
     ]
     for alpha in (2.0, 1.5):
         weights = {"alpha": alpha, "t": 1.2, "align_weight": 0.7, "uniform_weight": 1.3}
@@ -239,6 +241,29 @@ def _cases() -> list[Case]:
             ),
         ]
     return made
+
+
+def _field_cases() -> list[Case]:
+    beta = 3.0
+
+    def of(function: Callable[[Any, Any], float]) -> Callable[[Problem], float]:
+        return _over(lambda anchor: function(anchor.positives, anchor.negatives), beta)
+
+    def dclw(problem: Problem) -> float:
+        scores = [(a.positives, a.negatives) for a in ro.counted(ro.anchors_of(problem, beta))]
+        return field_oracles.dclw(scores, beta, 0.4)
+
+    values: dict[str, tuple[Callable[..., Objective], Callable[[Problem], float]]] = {
+        "dcl": (flatclr.DCL, of(field_oracles.dcl)),
+        "dclw": (partial(flatclr.DCLW, sigma=0.4), dclw),
+        "dhel": (flatclr.DHEL, of(field_oracles.dhel)),
+        "debiased": (partial(flatclr.Debiased, prior=0.07), of(field_oracles.debiased(beta, 0.07))),
+        "spectral": (flatclr.Spectral, of(field_oracles.spectral)),
+        "siglip": (partial(flatclr.SigLIP, bias=-1.25, learn_temperature=False), of(field_oracles.sig_lip(-1.25))),
+    }
+    made = [Case(n, partial(build, temperature=1 / beta), value, value) for n, (build, value) in values.items()]
+    macl = partial(flatclr.MACL, temperature=1 / beta, alpha=0.0)
+    return [*made, Case("macl", macl, of(field_oracles.macl), _over(ro.gap, beta))]
 
 
 CASES = _cases()

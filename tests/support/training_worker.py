@@ -1,6 +1,6 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch-too]
+python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch-too] [--sogclr-too]
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def main() -> None:
         sys.stdout.write(f"{found.path}\n")
         if "--micro-batch-too" in sys.argv:
             train(config(out.with_name("micro"), steps, micro_batch=2))
+        if "--sogclr-too" in sys.argv:
+            train(config(out.with_name("sogclr"), 6, objective="sogclr", micro_batch=2))
 
 
 if __name__ == "__main__":

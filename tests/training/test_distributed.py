@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flatclr.checkpoint import load_checkpoint
 from flatclr.training.trainer import train
 from tests.support.training import ROOT
 from tests.support.training_worker import config, network_of
@@ -21,9 +22,9 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder with the runs of two processes, `two` and, by micro-batches, `micro`, and what they printed."""
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    worker = ["-m", "tests.support.training_worker", str(folder / "two"), "10", "--micro-batch-too"]
+    worker = ["-m", "tests.support.training_worker", str(folder / "two"), "10", "--micro-batch-too", "--sogclr-too"]
     done = subprocess.run([*command, *worker], cwd=ROOT, capture_output=True, text=True, timeout=180)
-    assert (folder / "micro" / "encoder.safetensors").exists(), done.stderr[-3000:]
+    assert (folder / "sogclr" / "encoder.safetensors").exists(), done.stderr[-3000:]
     return folder, done.stdout
 
 
@@ -42,3 +43,14 @@ def test_two_processes_follow_the_trajectory_of_one(
 def test_every_process_is_told_where_the_run_is(two_processes: tuple[Path, str]) -> None:
     folder, printed = two_processes
     assert printed.split() == [str(folder / "two")] * 2
+
+
+def test_numbers_of_samples_follow_the_trajectory_of_one_process(
+    two_processes: tuple[Path, str], tmp_path: Path
+) -> None:
+    one = train(config(tmp_path / "one", 6, objective="sogclr")).path
+    for part in ("network", "objective"):
+        runs = (two_processes[0] / "sogclr", one)
+        got, want = (load_checkpoint(run / "checkpoint").state["train_step"][part] for run in runs)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert want["state.log_average"].isfinite().sum() == 48  # six batches of eight

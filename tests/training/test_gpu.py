@@ -50,6 +50,12 @@ OTHER_OBJECTIVES = [
     {"objective": "fmicl", "objective_options": {"divergence": "js"}, "ess_target": None},
     {"objective": "align_uniform", "ess_target": None},
     {"objective": "rpc", "ess_target": None},
+    {"objective": "sogclr"},
+    {"objective": "isogclr"},
+    {"objective": "siglip"},
+    {"objective": "vicreg"},
+    {"ess_per_anchor": True},
+    {"prefixes": [4, 16]},
 ]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from flatclr import checkpoint
+from flatclr.checkpoint import load_checkpoint
 from flatclr.runs import RunDirectory
 from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
@@ -49,6 +50,22 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(stop: int, sho
     assert_same(network_of(tmp_path / "run"), network_of(short_run))
     steps = [row["step"] for row in RunDirectory.open(tmp_path / "run").metrics() if row["kind"] == "log"]
     assert steps == list(range(1, 13))  # nothing twice, nothing missing
+
+
+@pytest.mark.parametrize("name", ["sogclr", "isogclr"])
+def test_a_resumed_run_goes_on_with_the_numbers_of_every_sample(name: str, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (20, 12, 12), dtype=np.uint8)  # every sample comes again
+    np.save(tmp_path / "images.npy", images)
+    settings = {"objective": name, "data": str(tmp_path / "images.npy")}
+    whole = train(config(tmp_path / "whole", 12, **settings)).path
+    run = train(config(tmp_path / "run", 12, **settings)).path
+    (run / "checkpoint" / "step-000000012.pt").unlink()
+    train(TrainConfig(), resume=run)
+    for part in ("network", "objective"):
+        got, want = (load_checkpoint(p / "checkpoint").state["train_step"][part] for p in (run, whole))
+        assert_same(got, want)
+    assert want["state.log_average"].isfinite().all()
+    assert len(want["state.log_average"]) == 18  # two are held out
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_from_its_seed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_every_field_of_the_config_is_described_once() -> None:
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_a_description_is_a_sentence_of_one_line(row: Setting) -> None:
-    assert re.fullmatch(r"[A-Z][^\n]{10,170}\.", row.help)
+    assert re.fullmatch(r"[A-Z][^\n]{10,200}\.", row.help)
     assert row.default == getattr(TrainConfig(), row.name)
     assert row.type
 
@@ -66,9 +66,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "objective": ("flatnc", "did you mean 'flatnce'?"),
     "objective_options": ("x", "must be named values, got 'x'"),
     "ess_target": (1.0, "must be a finite number > 0 and < 1, got 1.0"),
+    "ess_per_anchor": (1, "must be true or false, got 1; pass one of these"),
     "temperature": (0.0, f"{NUMBER} 0.0"),
     "pairing": ("corss", "did you mean 'cross'?"),
     "negatives_per_anchor": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
+    "prefixes": ([64, 32], "must be whole numbers in rising order, got [64, 32]; say [32, 64]"),
     "queue": (1.5, "must be a whole number >= 0, got 1.5; pass 0 for none"),
     "momentum": (1.0, "must be a finite number > 0 and < 1, got 1.0"),
     "batch_size": (True, f"{COUNT} True; pass a larger whole number."),

@@ -20,6 +20,7 @@ from flatclr.contrast import ContrastOptions, ContrastStats, Options, PairSet, s
 from flatclr.contrast.options import Given, SharedOptions
 from flatclr.objectives.ess_control import EssControl
 from flatclr.objectives.graphed import GraphedCalls
+from flatclr.objectives.sample_state import SampleState
 from flatclr.objectives.temperature import ControlledScale, scale_source
 
 
@@ -34,6 +35,8 @@ class Traits:
         bounded_scores: it has no lower bound where scores can grow, so that it refuses a learned scale and free
             features.
         accepts_control: an `EssControl` may take the place of the temperature.
+        uses_negatives: it contrasts; without it, queues, hard negatives and drawn ones are refused.
+        keeps_samples: it keeps numbers of every sample: its calls say by `index=` which samples they are.
 
     >>> flatclr.FlatNCE.traits.bounded_scores, flatclr.FMICL.traits.pairing
     (True, 'within')
@@ -44,6 +47,8 @@ class Traits:
     pairing: str = "two_view"  # by default
     bounded_scores: bool = False  # it has no lower bound where scores can grow: no learned scale, no free features
     accepts_control: bool = True  # an EssControl may take the place of the temperature
+    uses_negatives: bool = True  # it contrasts
+    keeps_samples: bool = False  # it keeps numbers of every sample, which its calls name by index=
 
 
 class Objective(nn.Module):
@@ -82,6 +87,10 @@ class Objective(nn.Module):
         traits = traits or self.traits
         if traits.bounded_scores:
             require_bounded_scores(type(self).__name__, options, learn_temperature)
+        if isinstance(temperature, EssControl) and not traits.accepts_control:
+            raise ValueError(
+                f"temperature of {type(self).__name__} must be a number, got an EssControl; it sets its scale itself."
+            )
         if traits.pairing != Options.pairing:
             options.setdefault("pairing", traits.pairing)
         graphed = options.pop("graphed", False)
@@ -113,8 +122,29 @@ class Objective(nn.Module):
 
     @property
     def inverse_temperature(self) -> float | Tensor:
-        """What scores are multiplied with."""
-        return self.scale.forward()
+        """What scores are multiplied with, to be read; where anchors have their own, the mean of the last batch."""
+        beta = self.scale.forward()
+        return beta.detach() if isinstance(beta, Tensor) else beta
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether its calls must say by `index=` which samples of the data they are."""
+        return self.traits.keeps_samples
+
+    def make_room(self, samples: int) -> None:
+        """Get ready to keep numbers of so many samples, so that no call has to wait for the device to count them.
+
+        Args:
+            samples: of the data. Where nothing is kept of single samples, nothing happens.
+        """
+        for module in self.modules():
+            if isinstance(module, SampleState):
+                module.make_room(samples)
+
+    @property
+    def controls(self) -> list[EssControl]:
+        """The controllers that set its temperatures: none, one, or one for each objective inside it."""
+        return [module for module in self.modules() if isinstance(module, EssControl)]
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats | None]:
         """What a new objective defines: the scalar loss of the global batch, and the stats if it used them.
@@ -128,20 +158,42 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]) -> Tensor:
+    def loss_of_samples(
+        self, pairs: PairSet, inverse_temperature: float | Tensor, index: Tensor | None
+    ) -> tuple[Tensor, ContrastStats | None]:
+        """What an objective that keeps numbers of every sample defines instead of `loss`.
+
+        Args:
+            pairs: as in `loss`.
+            inverse_temperature: as in `loss`.
+            index: [n], which samples of the data this rank's are, as it came with the call; None: it did not.
+
+        Returns:
+            As `loss`.
+        """
+        if index is not None:
+            raise ValueError(
+                f"index must be left out for {type(self).__name__}, got one; it keeps nothing of single samples."
+            )
+        return self.loss(pairs, inverse_temperature)
+
+    def forward(
+        self, *views: Tensor, negatives: Tensor | None = None, index: Tensor | None = None, **given: Unpack[Given]
+    ) -> Tensor:
         """The loss of two or more views [N, d], or of one tensor [V, N, d].
 
         Args:
             views: row i of each is a view of sample i.
             negatives: extra negatives [M, d], a queue.
+            index: whole numbers [N], which samples of the data these are; for objectives that keep numbers of each.
             given: labels, ids, hard_negatives, negative_labels, negative_ids, as `flatclr.contrast_stats` takes them.
 
         Returns:
             A scalar.
         """
         if self._graphs is None:
-            return self._evaluate(views, negatives, given, need_stats=False)[0]
-        brought = {"negatives": negatives, **given}
+            return self._evaluate(views, negatives, index, given, need_stats=False)[0]
+        brought = {"negatives": negatives, "index": index, **given}
         inputs = {str(number): z for number, z in enumerate(views)}
         inputs |= {name: x for name, x in brought.items() if x is not None}  # type: ignore[misc]
         return self._graphs(self, inputs, partial(self._loss_of, len(views)))
@@ -149,43 +201,54 @@ class Objective(nn.Module):
     def _loss_of(self, views: int, inputs: dict[str, Tensor]) -> Tensor:
         """Of inputs by name: views by their number, then what else a call brings."""
         brought: dict[str, Any] = {name: x for name, x in inputs.items() if not name.isdigit()}
-        negatives = brought.pop("negatives", None)
+        negatives, index = brought.pop("negatives", None), brought.pop("index", None)
         given: Given = brought  # type: ignore[assignment]
-        return self._evaluate(tuple(inputs[str(v)] for v in range(views)), negatives, given, need_stats=False)[0]
+        of_views = tuple(inputs[str(v)] for v in range(views))
+        return self._evaluate(of_views, negatives, index, given, need_stats=False)[0]
 
     def with_stats(
-        self, *views: Tensor, negatives: Tensor | None = None, **given: Unpack[Given]
+        self, *views: Tensor, negatives: Tensor | None = None, index: Tensor | None = None, **given: Unpack[Given]
     ) -> tuple[Tensor, ContrastStats]:
         """The loss, and the stats of the batch at the temperature it was computed with.
 
         Args:
             views: as in a call of the objective.
             negatives: as in a call.
+            index: as in a call.
             given: as in a call.
 
         Returns:
             The loss, and the stats, detached.
         """
-        loss, stats = self._evaluate(views, negatives, given, need_stats=True)
+        loss, stats = self._evaluate(views, negatives, index, given, need_stats=True)
         assert stats is not None
         return loss, stats.detach()
 
     def _evaluate(
-        self, views: tuple[Tensor, ...], negatives: Tensor | None, given: Given, *, need_stats: bool
+        self,
+        views: tuple[Tensor, ...],
+        negatives: Tensor | None,
+        index: Tensor | None,
+        given: Given,
+        *,
+        need_stats: bool,
     ) -> tuple[Tensor, ContrastStats | None]:
         pairs = PairSet.made(views, self._options, negatives, **given)
         scale = self.scale
         control = scale.control if isinstance(scale, ControlledScale) else None
         if control is not None:
             control.require_reachable(pairs.negatives)
-        inverse_temperature = scale.forward()
-        loss, stats = self.loss(pairs, inverse_temperature)
+        if control is not None and control.per_anchor:
+            inverse_temperature: float | Tensor = control.solved(_ess_of(pairs), pairs.layout.anchors)
+        else:
+            inverse_temperature = scale.forward()
+        loss, stats = self.loss_of_samples(pairs, inverse_temperature, index)
         if stats is None and (need_stats or (control is not None and self.training)):
             with torch.no_grad():
                 stats = stats_of(pairs, inverse_temperature)
         if control is not None and self.training:
             assert stats is not None
-            control.observe(stats.mean(stats.ess))
+            control.observe(stats.ess if control.per_anchor else stats.mean(stats.ess), inverse_temperature)
             if isinstance(stats.negatives, Tensor) and stats.negatives.device.type == "cpu":
                 control.warn_of_few_negatives(stats.mean(1 / stats.negatives.clamp_min(1)))
         return loss, stats
@@ -193,6 +256,12 @@ class Objective(nn.Module):
     def extra_repr(self) -> str:
         graphed = {} if self._graphs is None else {"graphed": True}
         return ", ".join(f"{name}={value!r}" for name, value in {**self.options, **graphed}.items())
+
+
+def _ess_of(pairs: PairSet) -> Callable[[Tensor], Tensor]:
+    """The ESS of every anchor as a function of its inverse temperature, in one pass over the pairs."""
+    alone = pairs.detach()
+    return lambda beta_A: stats_of(alone, beta_A).ess
 
 
 OBJECTIVES: dict[str, type[Objective]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Self
@@ -13,6 +14,7 @@ from flatclr.accelerator import triton_runs, with_triton
 from flatclr.checks import require_number
 
 DEVICE_CODE = "flatclr.objectives.device.ess_control"
+HALVINGS = 12  # of the clamps' range in log beta: from 1 to 100 that leaves 0.1 %, and 0.3 % of the ESS
 
 
 class EssControl(nn.Module):
@@ -27,19 +29,28 @@ class EssControl(nn.Module):
     It steps on every call of a module in training mode, as batch normalisation does. The state dict holds beta, the
     target and the alarms; rate and clamps are those of the constructor.
 
+    With `per_anchor` every anchor has its own beta instead, found anew in every batch by bisection on its own
+    negatives, as the perplexity of t-SNE sets its bandwidths: twelve more passes over the pairs, and no state that
+    matters. No gradient passes through it.
+
     Args:
         target: share of the negatives that should carry the gradient, in (0, 1).
         rate: relative size of a step of beta.
         initial: beta at the start.
         minimum: least beta.
         maximum: largest beta.
+        per_anchor: solve for each anchor's beta. `inverse_temperature` is the mean of the last batch then, to be read.
 
     >>> control = EssControl(target=0.25)
     >>> control.observe(torch.tensor([0.9, 0.8]))
     >>> control.inverse_temperature
     tensor(10.1000)
+    >>> z_a, z_b = torch.randn(2, 64, 16)
+    >>> _, stats = flatclr.FlatNCE(EssControl(target=0.25, per_anchor=True)).with_stats(z_a, z_b)
+    >>> bool((stats.ess - 0.25).abs().max() < 0.0025)
+    True
 
-    Reference: Chen et al. 2021.
+    Reference: Chen et al. 2021; per anchor, after van der Maaten & Hinton 2008.
     """
 
     inverse_temperature: Tensor
@@ -57,6 +68,7 @@ class EssControl(nn.Module):
         initial: float = 10.0,
         minimum: float = 1.0,
         maximum: float = 100.0,
+        per_anchor: bool = False,
     ) -> None:
         super().__init__()
         require_number("target", target, above=0, below=1, advice="0.2 to 0.4 is a good start.")
@@ -68,7 +80,9 @@ class EssControl(nn.Module):
             raise ValueError(
                 f"initial must be within [{minimum:g}, {maximum:g}], got {initial:g}; start between the clamps."
             )
-        self.rate, self.minimum, self.maximum = rate, minimum, maximum
+        if not isinstance(per_anchor, bool):
+            raise TypeError(f"per_anchor must be True or False, got {per_anchor!r}; pass a bool.")
+        self.rate, self.minimum, self.maximum, self.per_anchor = rate, minimum, maximum, per_anchor
         self._target = target  # a host copy, so that the check against the batch size never waits
         self.register_buffer("inverse_temperature", torch.tensor(float(initial)))
         self.register_buffer("target_ess", torch.tensor(float(target)))
@@ -133,12 +147,38 @@ class EssControl(nn.Module):
             )
 
     @torch.no_grad()
-    def observe(self, ess: Tensor) -> None:
-        """Take one step of the rule.
+    def solved(self, ess_of: Callable[[Tensor], Tensor], anchors: int) -> Tensor:
+        """The inverse temperatures at which every anchor has the target ESS, between the clamps.
+
+        An ESS falls as its beta rises, so halving the range finds the one beta; all anchors are halved together.
+
+        Args:
+            ess_of: the ESS of every anchor at inverse temperatures [A].
+            anchors: how many there are.
+
+        Returns:
+            [A].
+        """
+        low = self.inverse_temperature.new_full((anchors,), math.log(self.minimum))
+        high = torch.full_like(low, math.log(self.maximum))
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            too_flat = ess_of(middle.exp()) > self.target_ess
+            low, high = torch.where(too_flat, middle, low), torch.where(too_flat, high, middle)
+        return ((low + high) / 2).exp()
+
+    @torch.no_grad()
+    def observe(self, ess: Tensor, inverse_temperature: float | Tensor | None = None) -> None:
+        """Take one step of the rule; with `per_anchor`, only note what was solved.
 
         Args:
             ess: of every anchor of the global batch, or their mean.
+            inverse_temperature: with `per_anchor`, what `solved` found [A].
         """
+        if self.per_anchor:
+            assert isinstance(inverse_temperature, Tensor)
+            self._note(ess, inverse_temperature)
+            return
         mean = ess if ess.dim() == 0 else ess.mean()
         if self._is_stepped_in_one_launch(mean):
             self._step_in_one_launch(mean)
@@ -148,8 +188,23 @@ class EssControl(nn.Module):
         self.inverse_temperature.mul_(torch.where(above, 1 + self.rate, torch.where(below, 1 - self.rate, 1.0)))
         self.inverse_temperature.clamp_(self.minimum, self.maximum)
         at_top = self.inverse_temperature >= self.maximum
-        self._at_bound.copy_(at_top | (self.inverse_temperature <= self.minimum))
-        self._collapsed.copy_(at_top & (mean > (1 + self.target_ess) / 2))
+        self._ring(at_top | (self.inverse_temperature <= self.minimum), at_top & (mean > (1 + self.target_ess) / 2))
+
+    def _note(self, ess_A: Tensor, beta_A: Tensor) -> None:
+        """The mean beta, to be read, and the alarms: they ring where most anchors end at a clamp."""
+        counted_A = ess_A.isfinite()
+        mean = beta_A.masked_fill(~counted_A, 0.0).sum() / counted_A.sum()
+        self.inverse_temperature.copy_(torch.where(mean.isfinite(), mean, self.inverse_temperature))
+        close = 1 + 2 * math.log(self.maximum / self.minimum) / 2**HALVINGS  # as near to a clamp as halving comes
+        at_top = beta_A * close >= self.maximum
+        at_bound = at_top | (beta_A <= self.minimum * close)
+        collapsed = at_top & (ess_A > (1 + self.target_ess) / 2)
+        most = counted_A.sum() / 2
+        self._ring((at_bound & counted_A).sum() > most, (collapsed & counted_A).sum() > most)
+
+    def _ring(self, at_bound: Tensor, collapsed: Tensor) -> None:
+        self._at_bound.copy_(at_bound)
+        self._collapsed.copy_(collapsed)
         self.clamped_steps.add_(self._at_bound)
         self.collapsed_steps.add_(self._collapsed)
 
@@ -183,7 +238,8 @@ class EssControl(nn.Module):
             self.inverse_temperature.clamp_(self.minimum, self.maximum)
 
     def extra_repr(self) -> str:
-        return f"target={self._target:g}, rate={self.rate:g}, minimum={self.minimum:g}, maximum={self.maximum:g}"
+        rule = "per_anchor=True" if self.per_anchor else f"rate={self.rate:g}"
+        return f"target={self._target:g}, {rule}, minimum={self.minimum:g}, maximum={self.maximum:g}"
 
 
 def _try_step(device: torch.device) -> None:

@@ -113,6 +113,8 @@ def build(
     network, keys = _build_networks(config, opened.source, encoder, ranks, device)
     own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
     train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
+    if own_or_named.keeps_samples:
+        train_step.samples_of = loader.own_indices
     parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
     _require_reachable_targets(parts)
     return parts
@@ -187,6 +189,7 @@ def _build_objective(
     config: TrainConfig, source: ImageSource | PairedArrays, own: Objective | None, ranks: Ranks
 ) -> Objective:
     objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own)
+    objective.make_room(len(source))
     if ranks.size > 1 and not objective.options.get("gather"):
         raise ValueError(
             f"objective must gather the batches of {ranks.size} processes, got one that does not; make it "
@@ -232,8 +235,7 @@ def _build_step(
 
 def _require_reachable_targets(parts: Parts) -> None:
     """Every target of the schedule, before any work starts."""
-    control = getattr(parts.train_step.objective.scale, "control", None)
-    if control is not None:
+    for control in parts.train_step.objective.controls:
         config = parts.config
         negatives = parts.train_step.negatives(config.batch_size // parts.ranks.size, config.embedding)
         for _, target in parts.schedule.ess_targets:

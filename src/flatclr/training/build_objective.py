@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatclr.objectives import OBJECTIVES, EssControl, Objective
+from flatclr.objectives import OBJECTIVES, EssControl, Matryoshka, Objective, Traits
 from flatclr.training.config import OWN, TrainConfig
 
 
 def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective | None = None) -> Objective:
-    """The user's own, or the one a config names: with ESS control unless a temperature is given or it has none."""
+    """The user's own, or the one a config names: with ESS control unless a temperature is given or it takes none."""
     if own is not None:
         _require_agreement(own, config, paired=paired)
         return own
@@ -26,23 +26,40 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
         )
     if config.pairing is not None:
         options["pairing"] = config.pairing
-    elif paired:
+    elif paired and kind.traits.uses_negatives:
         options.setdefault("pairing", "cross")
     if config.negatives_per_anchor is not None:
         options["negatives_per_anchor"] = config.negatives_per_anchor
     traits = kind.traits_with(**options)
+    _require_what_it_has(config, traits)
     if config.temperature is not None:
         if traits.temperature is None:
             raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
         options["temperature"] = config.temperature
     elif config.ess_targets and traits.temperature is not None and traits.accepts_control:
-        options["temperature"] = _control(traits.temperature, config.ess_targets[0][1])
-    return kind(**options)
+        options["temperature"] = _control(traits.temperature, config)
+    objective = kind(**options)
+    if config.prefixes is None:
+        return objective
+    return Matryoshka(objective, sorted({*config.prefixes, config.embedding}))
+
+
+def _require_what_it_has(config: TrainConfig, traits: Traits) -> None:
+    """Nothing that a config says may be passed over because this objective has no use for it."""
+    if config.queue and not traits.uses_negatives:
+        raise ValueError(f"queue must be 0 for {config.objective}, got {config.queue}; it has no negatives.")
+    controlled = config.temperature is None and traits.accepts_control and traits.temperature is not None
+    if config.ess_per_anchor and not controlled:
+        raise ValueError(
+            f"ess_per_anchor must go with ESS control, got objective {config.objective} and temperature "
+            f"{config.temperature}; use an objective that takes an EssControl, and no temperature."
+        )
 
 
 def _require_agreement(own: Objective, config: TrainConfig, *, paired: bool) -> None:
     """Nothing that a config says of the objective may be passed over because it came from Python."""
-    unused = [name for name in ("objective_options", "negatives_per_anchor") if getattr(config, name)]
+    names = ("objective_options", "negatives_per_anchor", "ess_per_anchor", "prefixes")
+    unused = [name for name in names if getattr(config, name)]
     if unused:
         raise ValueError(
             f"{unused[0]} must be left to your own objective, got {getattr(config, unused[0])!r}; pass it to that."
@@ -54,6 +71,12 @@ def _require_agreement(own: Objective, config: TrainConfig, *, paired: bool) -> 
         raise ValueError(f"objective must have pairing='cross' for paired data, got {has!r}; make it with that.")
 
 
-def _control(temperature: float, target: float) -> EssControl:
+def _control(temperature: float, config: TrainConfig) -> EssControl:
     """It begins at the objective's own temperature, and keeps within a factor of ten of it."""
-    return EssControl(target, initial=1 / temperature, minimum=0.1 / temperature, maximum=10 / temperature)
+    return EssControl(
+        config.ess_targets[0][1],
+        initial=1 / temperature,
+        minimum=0.1 / temperature,
+        maximum=10 / temperature,
+        per_anchor=config.ess_per_anchor,
+    )

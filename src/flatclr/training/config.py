@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_number
+from flatclr.checks import require_number, require_rising_counts
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
@@ -115,6 +115,12 @@ class TrainConfig:
         "objective",
         "The effective sample size of the negatives to hold, or [[epoch, target], ...] to follow; None: no control.",
     )
+    ess_per_anchor: bool = setting(
+        False,
+        "objective",
+        "Whether every anchor gets a temperature of its own that brings its ESS to the target.",
+        true_or_false,
+    )
     temperature: float | None = setting(
         None,
         "objective",
@@ -129,6 +135,12 @@ class TrainConfig:
     )
     negatives_per_anchor: int | None = setting(
         None, "objective", "How many negatives are drawn for each anchor; None: all of them are used.", optional_count
+    )
+    prefixes: Sequence[int] | None = setting(
+        None,
+        "objective",
+        "Prefixes of the embedding to train besides the whole (Matryoshka), say [32, 64]; None: the whole alone.",
+        optional(require_rising_counts),
     )
     queue: int = setting(0, "objective", "How many past embeddings are kept as extra negatives.", count_or_zero)
     momentum: float | None = setting(
@@ -230,6 +242,7 @@ class TrainConfig:
         require_settings(self)
         self._require_ess_targets()
         self._require_keys_without_gradient()
+        self._require_prefixes_within()
         for name in ("data", "data_dir", "out"):
             if isinstance(getattr(self, name), Path):
                 object.__setattr__(self, name, str(getattr(self, name)))  # what config.yaml can hold
@@ -238,11 +251,20 @@ class TrainConfig:
         for epoch, target in self.ess_targets:
             require_number("epoch of ess_target", epoch, above=-1e-12, advice="epochs count from 0.")
             require_number("ess_target", target, above=0, below=1)
+        if self.ess_per_anchor and not self.ess_targets:
+            raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
     def _require_keys_without_gradient(self) -> None:
         if self.momentum is not None and self.pairing != "one_way":
             raise ValueError(
                 f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
+            )
+
+    def _require_prefixes_within(self) -> None:
+        if self.prefixes is not None and self.prefixes[-1] > self.embedding:
+            raise ValueError(
+                f"prefixes must be of the {self.embedding} features of an embedding at most, got {self.prefixes[-1]}; "
+                "shorten them or widen embedding."
             )
 
     @property

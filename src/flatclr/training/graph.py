@@ -70,7 +70,7 @@ class GraphedStep:
         if self.loader.resident is None:
             (images,) = next(self.batches)
             self.batch.copy_(images)
-        else:
+        if self.loader.resident is not None or self.train_step.samples_of is not None:
             _feed(self.index, self.loader.own_indices(step))
         self.parameters.values_NP.copy_(self._drawn(step))
         self.graph.replay()
@@ -92,7 +92,8 @@ class GraphedStep:
             views = self.inputs.apply(self.batch, None, self.parameters)
         else:
             views = self.inputs.apply(self.loader.resident[0], self.index, self.parameters)
-        return self.train_step.take(views, len(self.batch))
+        index = None if self.train_step.samples_of is None else self.index
+        return self.train_step.take(views, len(self.batch), index)
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, StepResult]:
         graph = torch.cuda.CUDAGraph()

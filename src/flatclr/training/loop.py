@@ -108,10 +108,13 @@ class Loop:
 
     def _alarms(self) -> dict[str, bool]:
         """Whether the controller met a clamp, or a collapse, since the last look."""
-        control = getattr(self.parts.train_step.objective.scale, "control", None)
-        if control is None:
+        controls = self.parts.train_step.objective.controls
+        if not controls:
             return {}
-        seen = {"beta_clamped": int(control.clamped_steps), "collapsed": int(control.collapsed_steps)}
+        seen = {
+            "beta_clamped": sum(int(control.clamped_steps) for control in controls),
+            "collapsed": sum(int(control.collapsed_steps) for control in controls),
+        }
         rung = {name: count > self.alarms_seen[name] for name, count in seen.items()}
         self.alarms_seen = seen
         return rung

@@ -25,7 +25,8 @@ def micro_batch_that_fits(train_step: TrainStep, batch: Batch, step: int) -> int
             torch.cuda.empty_cache()
         try:
             smaller = replace(train_step, micro_batch=at_once)
-            smaller.backward(smaller.inputs.draw(batch, step), len(batch[0]))
+            index = None if smaller.samples_of is None else smaller.samples_of(step)
+            smaller.backward(smaller.inputs.draw(batch, step), len(batch[0]), index)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

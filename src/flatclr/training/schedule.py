@@ -44,9 +44,9 @@ class Schedule:
         """Set what holds at this step; returns the learning rate."""
         share = warmup_cosine(step, total_steps=self.total_steps, warmup_steps=self.warmup_steps)
         set_learning_rate(train_step.optimizer, self.base_rate, share)
-        control = getattr(train_step.objective.scale, "control", None)
-        if control is not None and len(self.ess_targets) > 1:
-            control.target = scheduled_target(self.ess_targets, step / self.steps_per_epoch)
+        if len(self.ess_targets) > 1:
+            for control in train_step.objective.controls:
+                control.target = scheduled_target(self.ess_targets, step / self.steps_per_epoch)
         return self.base_rate * share
 
 

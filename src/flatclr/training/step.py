@@ -49,6 +49,7 @@ class TrainStep:
     clip_norm: float | None = None
     micro_batch: int | None = None  # samples of this rank encoded at once; None: all
     compiled: Callable[..., tuple[Tensor, ...]] | None = None  # the network, to be called faster
+    samples_of: Callable[[int], Tensor] | None = None  # a step's samples of this rank, where the objective asks
 
     def __post_init__(self) -> None:
         self.forward: Callable[..., tuple[Tensor, ...]] = self.network if self.compiled is None else self.compiled
@@ -95,12 +96,13 @@ class TrainStep:
         return torch.cat(encoded)
 
     def __call__(self, batch: Batch, step: int) -> StepResult:
-        return self.take(self.inputs.draw(batch, step), len(batch[0]))
+        index = None if self.samples_of is None else self.samples_of(step)
+        return self.take(self.inputs.draw(batch, step), len(batch[0]), index)
 
-    def take(self, views: Views, samples: int) -> StepResult:
+    def take(self, views: Views, samples: int, index: Tensor | None = None) -> StepResult:
         """Backward and update. A step that is not finite changes nothing but the counts; on CUDA nothing waits."""
         before = [_flat(self._guarded)] if self._guarded else []
-        loss, stats, embeddings = self.backward(views, samples)
+        loss, stats, embeddings = self.backward(views, samples, index)
         self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -125,25 +127,27 @@ class TrainStep:
         self.scaler.update()
         return StepResult(loss, stats, norm, embeddings)
 
-    def backward(self, views: Views, samples: int) -> tuple[Tensor, ContrastStats, tuple[Tensor, Tensor]]:
+    def backward(
+        self, views: Views, samples: int, index: Tensor | None = None
+    ) -> tuple[Tensor, ContrastStats, tuple[Tensor, Tensor]]:
         """Put the gradient of this batch into the parameters; nothing else changes but what forward passes count."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = micro_batches(samples, self.micro_batch)
         if len(parts) == 1:
             z_a, z_b = self.embed(self.forward, *views(parts[0]))
-            loss, stats = self._loss(z_a, z_b)
+            loss, stats = self._loss(z_a, z_b, index)
             self.scaler.scale(loss).backward()
         else:
             cached = CachedEmbeddings.of(self.network, lambda rows: self._with_gradient(*views(rows)), parts)
             z_a, z_b = cached.embeddings if self.keys is None else (*cached.embeddings, self._keys_of(views, parts))
-            loss, stats = self._loss(z_a, z_b)
+            loss, stats = self._loss(z_a, z_b, index)
             self.scaler.scale(loss).backward()
             cached.carry_back()
         return loss.detach(), stats, (z_a.detach(), z_b.detach())
 
-    def _loss(self, z_a: Tensor, z_b: Tensor) -> tuple[Tensor, ContrastStats]:
+    def _loss(self, z_a: Tensor, z_b: Tensor, index: Tensor | None = None) -> tuple[Tensor, ContrastStats]:
         negatives = None if self.queue is None else self.queue.rows.to(z_a.dtype)
-        return self.objective.with_stats(z_a, z_b, negatives=negatives)
+        return self.objective.with_stats(z_a, z_b, negatives=negatives, index=index)
 
     def negatives(self, samples: int, d: int) -> int:
         """Per anchor, for batches of this rank with so many samples."""

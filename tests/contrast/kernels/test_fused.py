@@ -57,7 +57,7 @@ REPRESENTATIVE = ("info_nce", "flat_nce", "dv", "holder_2", "holder_-1", "rpc", 
 CLIMBING = [case for case in CASES if case.name in REPRESENTATIVE or not case.name.startswith("fmicl")]
 
 
-LADDER = [(case, case.pairing, queue) for case in CLIMBING for queue in (0, 5)]
+LADDER = [(case, case.pairing, queue) for case in CLIMBING for queue in (0, 5) if not case.of_stats]
 
 
 LADDER += [(c, pairing, 0) for c in CASES if c.name in REPRESENTATIVE for pairing in PAIRINGS if pairing != c.pairing]

@@ -56,7 +56,7 @@ def test_strips_give_the_numbers_of_the_streamed_route(
             assert_near(mine, theirs, near)
 
 
-OF_PAIRS = [case for case in CASES if "fmicl" in case.name or case.name == "rpc"]
+OF_PAIRS = [case for case in CASES if "fmicl" in case.name or case.name in ("rpc", "siglip")]
 
 
 @pytest.mark.parametrize("case", OF_PAIRS, ids=lambda case: case.name)
