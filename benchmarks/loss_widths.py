@@ -6,6 +6,8 @@ Cross pairing, N pairs, bfloat16, forward + backward, eager, milliseconds betwee
 five interleaved rounds. "plain" normalises, multiplies in the embeddings' type and takes the cross-entropy of both
 directions in float32. Memory is the growth of the peak over what was allocated before the call. The error is that of
 the gradient against float64 on the same rounded embeddings, relative to its norm, at 2,048 pairs.
+
+A second table has every relation by strips, with the time per score it computes against that of the cross pairing.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ SIZES = (
     *((32768, d) for d in (1024, 2048, 4096)),
     *((n, d) for n in (1024, 4096) for d in (256, 384, 768)),
 )
+RELATION_WIDTHS = (512, 1024)
+RELATION_ROWS = 32768  # of the score matrix of the cross pairing
 ROUTES = ("fused", "strips")
 ROUNDS = 5
 PAIRS_OF_ERROR = 2048
@@ -101,6 +105,67 @@ def errors(d: int) -> dict[str, float]:
     return found
 
 
+def relations(d: int) -> list[dict[str, Any]]:
+    """Every relation by strips: milliseconds, and time per score in that of the cross pairing."""
+    n = RELATION_ROWS
+    labels = torch.arange(n, device="cuda") % (n // 8)
+    queue = torch.randn(n // 2, d, device="cuda").bfloat16()
+    hard = torch.randn(n, 4, d, device="cuda").bfloat16()
+    control = flatclr.EssControl(0.25)
+    info_nce: dict[str, Any] = {"route": "strips", "pairing": "cross"}
+    # name -> (views, rows of each, scores, objective, what is said)
+    table: dict[str, tuple[int, int, int, flatclr.Objective, dict[str, Any]]] = {
+        "cross": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {}),
+        "two_view": (2, n // 2, n * n, flatclr.InfoNCE(0.1, route="strips"), {}),
+        "one_way": (2, n, n * n, flatclr.InfoNCE(0.1, route="strips", pairing="one_way"), {}),
+        "within": (2, n, 2 * n * n, flatclr.InfoNCE(0.1, route="strips", pairing="within"), {}),
+        "queue": (2, n, 2 * n * n, flatclr.InfoNCE(0.1, **info_nce), {"negatives": queue}),
+        "4 views": (4, n // 4, n * n, flatclr.InfoNCE(0.1, route="strips"), {}),
+        "8 views": (8, n // 8, n * n, flatclr.FlatNCE(0.1, route="strips"), {}),
+        "labels": (2, n, n * n, flatclr.FlatNCE(0.1, **info_nce), {"labels": labels}),
+        "ids": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"ids": labels}),
+        "labels, 4 views": (4, n // 4, n * n, flatclr.FlatNCE(0.1, route="strips"), {"labels": labels[: n // 4]}),
+        "hard negatives": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"hard_negatives": hard}),
+        "margin": (2, n, n * n, flatclr.FlatNCE(0.1, false_negative_margin=0.1, **info_nce), {}),
+        "learned temperature": (2, n, n * n, flatclr.InfoNCE(0.1, learn_temperature=True, **info_nce).cuda(), {}),
+        "temperature 0.02": (2, n, n * n, flatclr.InfoNCE(0.02, **info_nce), {}),
+        "FlatNCE with ESS": (2, n, n * n, flatclr.FlatNCE(control, **info_nce).cuda(), {}),
+        "mean of phi": (2, n, n * n, flatclr.FMICL("js", **info_nce), {}),
+    }
+    rows: list[dict[str, Any]] = []
+    for name, (count, each, scores, objective, said) in table.items():
+        views = [z.to(torch.bfloat16) for z in torch.randn(count, each, d, device="cuda").unbind()]
+        leaves = [view.requires_grad_() for view in views]
+
+        def step(objective: flatclr.Objective = objective, said: dict[str, Any] = said, z: Any = leaves) -> None:
+            torch.autograd.grad(objective(*z, **said), z)
+
+        milliseconds, peak = timed(step)
+        per_score = milliseconds / scores
+        ratio = per_score / (rows[0]["ms"] / n**2) if rows else 1.0
+        rows.append({"relation": name, "d": d, "ms": milliseconds, "MiB": peak, "per score": round(ratio, 2)})
+        print(rows[-1], flush=True)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def timed(step: Callable[[], None]) -> tuple[float, int]:
+    """Median milliseconds of five calls after one, and MiB of the peak over what was there."""
+    step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(ROUNDS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop))
+    return round(statistics.median(times), 2), round((torch.cuda.max_memory_allocated() - before) / 2**20)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=record.RESULTS / "loss_widths.jsonl", help="where a line is added")
@@ -112,6 +177,7 @@ def main() -> None:
         rows.append(measure(pairs, d))
         print(rows[-1], flush=True)
         torch.cuda.empty_cache()
+    rows += [row for d in RELATION_WIDTHS for row in relations(d)]
     command = shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]])
     print(record.append("loss_widths", rows, command, out))
 
