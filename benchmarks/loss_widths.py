@@ -32,8 +32,8 @@ SIZES = (
     *((32768, d) for d in (1024, 2048, 4096)),
     *((n, d) for n in (1024, 4096) for d in (256, 384, 768)),
 )
-RELATION_WIDTHS = (512, 1024)
-RELATION_ROWS = 32768  # of the score matrix of the cross pairing
+RELATION_WIDTHS = (512,)
+RELATION_ROWS = 65536  # of the score matrix of the cross pairing
 ROUTES = ("fused", "strips")
 ROUNDS = 5
 PAIRS_OF_ERROR = 2048

@@ -88,12 +88,14 @@ class TestOnAGpu:
     def test_the_gradient_is_near_float64_and_as_near_as_that_of_fused_kernels(
         self, batch: str, dtype: torch.dtype
     ) -> None:
+        rounding = torch.finfo(dtype).eps / 2  # of a weight: where all are alike, all are rounded alike
         for temperature in TEMPERATURES:
             for pairing in ("cross", "two_view"):
-                narrow = views_of(batch, 1021, 128, dtype, "cuda")
-                limit = min(1e-2, 1.5 * error(narrow, temperature, pairing, route="fused") + 1e-4)
                 for d in (128, 100, 770):
                     views = views_of(batch, 1021, d, dtype, "cuda")
-                    for route in ("strips", "fused", "streamed", "auto"):
+                    fused = error(views, temperature, pairing, route="fused")
+                    assert fused < 1e-2
+                    limit = min(1e-2, 1.5 * max(fused, rounding))
+                    for route in ("strips", "streamed", "auto"):
                         found = error(views, temperature, pairing, route=route)
-                        assert found < (limit if route != "fused" else 1e-2), (temperature, pairing, d, route, found)
+                        assert found < limit, (temperature, pairing, d, route, found, fused)

@@ -148,7 +148,7 @@ def test_they_can_be_pickled_and_copied(case: Case) -> None:
         ({}, {"labels": torch.arange(4)}, "labels or ids must be left out"),
         ({}, {"hard_negatives": torch.randn(4, 2, 3)}, "hard_negatives must be left out"),
     ],
-    ids=str,
+    ids=["pairing", "drawn", "queue_alone", "normalize", "temperature", "queue", "labels", "hard"],
 )
 def test_what_only_a_contrast_has_is_refused(
     case: Case, options: dict[str, Any], given: dict[str, Any], message: str

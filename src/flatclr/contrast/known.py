@@ -175,7 +175,26 @@ def numbered(codes: Tensor) -> Tensor:
 
 def _sum_of_class(of_samples_N: Tensor, class_N: Tensor) -> Tensor:
     """The sum over the class of every sample; not index_add, whose order on a GPU is by chance."""
+    if of_samples_N.is_cuda and of_samples_N.is_floating_point() and not torch.compiler.is_compiling():
+        found: Tensor = _SumOfClass.apply(of_samples_N, class_N)
+        return found
     return torch.zeros_like(of_samples_N).index_put((class_N,), of_samples_N, accumulate=True)[class_N]
+
+
+class _SumOfClass(torch.autograd.Function):
+    """The same, class by class in the order of the samples: where there are many features, much faster on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, of_samples_N: Tensor, class_N: Tensor) -> Tensor:
+        ctx.save_for_backward(class_N)
+        ordered_N, order_N = class_N.sort(stable=True)
+        numbers_N = torch.arange(len(class_N), device=class_N.device)
+        lengths_N = torch.searchsorted(ordered_N, numbers_N, right=True) - torch.searchsorted(ordered_N, numbers_N)
+        return torch.segment_reduce(of_samples_N[order_N], "sum", lengths=lengths_N, unsafe=True)[class_N]
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return _SumOfClass.apply(upstream, *ctx.saved_tensors), None
 
 
 def _own(codes: Tensor | None, layout: Layout) -> Tensor | None:

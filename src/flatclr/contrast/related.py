@@ -82,9 +82,9 @@ class Positives:
             if group.candidates not in of_views:
                 # float64: of a large class all but a few may be taken away again
                 rows_Nd = everyone_VNd[list(group.candidates)].sum(0, dtype=torch.float64)
-                of_views[group.candidates] = known.summed_over_label(rows_Nd)
+                of_views[group.candidates] = known.summed_over_label(rows_Nd).to(everyone_VNd.dtype)
             scores.append((everyone_VNd[group.view] * of_views[group.candidates]).sum(1))
-        return torch.cat(scores).to(everyone_VNd.dtype) * self.scale
+        return torch.cat(scores) * self.scale
 
     def _sums_of_label(self, phi: Phi | None, shift: Tensor | None = None) -> PairSums:
         return reduce_selected(self.batch, self.scale, self.route, Wanted(phi, positives=True, shift=shift))

@@ -751,8 +751,9 @@ def ready_kernel(
             b = b * inverse_b[:, None]
             tl.store(inverse_norms_ptr + at, inverse_a, mask=inside)
             tl.store(inverse_norms_ptr + samples + at, inverse_b, mask=inside)
-            tl.store(factors_ptr + at, inverse_a / power_a, mask=inside)
-            tl.store(factors_ptr + samples + at, inverse_b / power_b, mask=inside)
+            # a row of zeros is one without a factor
+            tl.store(factors_ptr + at, tl.where(inverse_a == 0, 1.0, inverse_a / power_a), mask=inside)
+            tl.store(factors_ptr + samples + at, tl.where(inverse_b == 0, 1.0, inverse_b / power_b), mask=inside)
         tl.store(unit_ptr + rows_a * features + places, a, mask=real)
         tl.store(unit_ptr + rows_b * features + places, b, mask=real)
         tl.store(operand_ptr + rows_a * PADDED + places, operand_a.to(operand_ptr.dtype.element_ty), mask=stored)

@@ -45,7 +45,8 @@ class Embeddings:
         rows = self.given.to(self.ready.dtype)
         mantissas, exponents = torch.frexp(inverse_norms(rows))
         powers = torch.ldexp(torch.ones_like(mantissas), exponents - 1)
-        return Rows((rows * powers).to(dtype), mantissas.mul_(2).squeeze(1))
+        factors = mantissas.mul_(2).masked_fill_(mantissas == 0, 1.0)  # a row of zeros is one without a factor
+        return Rows((rows * powers).to(dtype), factors.squeeze(1))
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Rows:
     """Embeddings as a backend multiplies them; a row times its factor is what it stands for."""
 
     values: Tensor  # [R, d]
-    factors: Tensor | None = None  # [R]; None: all are 1
+    factors: Tensor | None = None  # [R], at least 1; None: all are 1
 
     def __len__(self) -> int:
         return len(self.values)

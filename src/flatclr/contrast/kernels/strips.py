@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flatclr.contrast.kernels.reductions import Block, LogSumExp, MeanPhi, Rows, SideT
+from flatclr.contrast.kernels.reductions import Block, LogSumExp, MeanPhi, SideT
 from flatclr.contrast.kernels.selected import SelectedLogSumExp
 from flatclr.contrast.numerics import accumulation_type, product
 
@@ -77,8 +77,7 @@ def gradients_from_weights(
             d_columns = _add_products(d_columns, weights.T, block.rows_Rd[strip])
     for gradient, rows in ((d_rows, block.rows), (d_columns, block.columns)):
         if gradient is not None:
-            gradient.mul_(factor)
-            _divide_by_factors(gradient, rows)
+            gradient.mul_(factor if rows.factors is None else (factor / rows.factors).unsqueeze(1))
     return d_rows, d_columns
 
 
@@ -90,10 +89,3 @@ def _add_products(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
         return total
     return total.add_(product(left, right))
-
-
-def _divide_by_factors(gradient: Tensor, rows: Rows) -> None:
-    """In place; a row without length has none, and gets no gradient."""
-    if rows.factors is not None:
-        inverse = rows.factors.reciprocal().masked_fill_(rows.factors == 0, 0.0)
-        gradient.mul_(inverse.unsqueeze(1))

@@ -32,6 +32,7 @@ from flatclr.contrast.kernels.reductions import (
     Block,
     MeanPhi,
     PhiSums,
+    Rows,
     Side,
 )
 from flatclr.contrast.kernels.selected import (
@@ -45,6 +46,7 @@ from flatclr.contrast.kernels.selected import (
 )
 from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
 from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weights_kernel
+from flatclr.contrast.known import Codes
 
 __all__ = [
     "finish",
@@ -94,7 +96,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     tiling = SUMS_TILING[block.rows_Rd.dtype.itemsize]
     row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
     column_tiles = -(-column_count // tiling.columns)
-    row_side, column_side = _of_side(block, rows, of_rows=True), _of_side(block, others, of_rows=False)
+    sides = _sides(block, rows, others)
     extras = 2 if isinstance(rows, SelectedLogSumExpSums | SelectedPhiSums) else 0
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
@@ -112,8 +114,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
             strip_sums_kernel[(row_tiles * column_tiles,)](
                 block.rows_Rd,
                 block.columns_Cd,
-                row_side,
-                column_side,
+                *sides,
                 block.scale,
                 *fused_triton.parameters(rows, block.rows_Rd.device),
                 row_partial,
@@ -170,7 +171,8 @@ class _Weights:
     rows: Side | None
     columns: Side | None
     ways: list[tuple[str, bool]]
-    sides: dict[str, tuple[Tensor, ...]]  # (value, weight) of the rows' anchors and of the columns', by way
+    sides: tuple[tuple[Tensor, ...], ...]
+    values: dict[str, tuple[Tensor, ...]]  # (value, weight) of the rows' anchors and of the columns', by way
     tiling: Tiling
     weights_RC: Tensor | None = None
 
@@ -179,8 +181,9 @@ class _Weights:
         is_phi = isinstance(reduction, MeanPhi | SelectedPhi)
         own_scale = any(_lens(side).scale is not None for side in (rows, columns))
         ways = fused_triton.ways(block, is_phi, own_scale=own_scale)
-        sides = {way: _values_and_weights(block, rows, columns, way) for way, _ in ways}
-        return cls(block, reduction, rows, columns, ways, sides, WEIGHTS_TILING[block.rows_Rd.dtype.itemsize])
+        values = {way: _values_and_weights(block, rows, columns, way) for way, _ in ways}
+        sides, tiling = _sides(block, rows, columns), WEIGHTS_TILING[block.rows_Rd.dtype.itemsize]
+        return cls(block, reduction, rows, columns, ways, sides, values, tiling)
 
     def strips(self) -> list[slice]:
         rows, dtype = self.block.rows_Rd.shape[0], self.block.rows_Rd.dtype
@@ -205,9 +208,8 @@ class _Weights:
             strip_weights_kernel[(row_tiles * self._column_tiles,)](
                 block.rows_Rd,
                 block.columns_Cd,
-                _of_side(block, self.rows, of_rows=True),
-                _of_side(block, self.columns, of_rows=False),
-                *self.sides[way],
+                *self.sides,
+                *self.values[way],
                 self.weights_RC,
                 block.scale,
                 *fused_triton.parameters(self.reduction, block.rows_Rd.device),
@@ -245,19 +247,39 @@ def _lens(of: object) -> Lens:
     return Lens()
 
 
-def _of_side(block: Block, anchors: AnySums | Side | None, *, of_rows: bool) -> tuple[Tensor, ...]:
-    """(factors, labels, ids, own scales, limits, shifts) of rows or of columns; rows stand in for what is not there."""
-    rows = block.rows if of_rows else block.columns
-    labels = ids = None
-    if block.codes is not None:
-        codes = block.codes
-        labels, ids = (codes.row_labels, codes.row_ids) if of_rows else (codes.column_labels, codes.column_ids)
-    lens = _lens(anchors)
+def _sides(block: Block, rows: AnySums | Side | None, columns: AnySums | Side | None) -> tuple[tuple[Tensor, ...], ...]:
+    """(factors, labels, ids, own scales, limits, shifts) of rows and of columns; of plain ones the factors alone."""
+    row_labels, column_labels, row_ids, column_ids = _codes(block.codes)
+    return (
+        _side(block.rows, row_labels, row_ids, rows),
+        _side(block.columns, column_labels, column_ids, columns),
+    )
+
+
+def _side(rows: Rows, labels: Tensor | None, ids: Tensor | None, anchors: AnySums | Side | None) -> tuple[Tensor, ...]:
+    factors, lens = rows.values if rows.factors is None else rows.factors, _lens(anchors)
     shift = anchors.shift if isinstance(anchors, SelectedPhiSums) else None
     if isinstance(anchors, SelectedSide):
         shift = anchors.value  # of a log-sum-exp it is not read
-    found = (rows.factors, labels, ids, lens.scale, lens.limit, shift)
-    return tuple(rows.values if of is None else of.contiguous() for of in found)
+    others = (labels, ids, lens.scale, lens.limit, shift)
+    if all(x is None for x in others):
+        return (factors,)
+    return factors, *(factors if x is None else x.contiguous() for x in others)
+
+
+def _codes(codes: Codes | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Labels of rows and columns, ids of rows and columns, numbered anew so that they fit 32 bits."""
+    if codes is None:
+        return None, None, None, None
+    return *_numbered(codes.row_labels, codes.column_labels), *_numbered(codes.row_ids, codes.column_ids)
+
+
+def _numbered(rows: Tensor | None, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    if rows is None or columns is None:
+        return None, None
+    both = torch.cat([rows.long(), columns.long()])
+    numbers = torch.searchsorted(both.sort().values, both, out_int32=True)
+    return numbers[: len(rows)], numbers[len(rows) :]
 
 
 def _values_and_weights(block: Block, rows: Side | None, columns: Side | None, way: str) -> tuple[Tensor, ...]:
