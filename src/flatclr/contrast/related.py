@@ -81,7 +81,10 @@ class Positives:
         for group in batch.layout.groups:
             if group.candidates not in of_views:
                 # float64: of a large class all but a few may be taken away again
-                rows_Nd = everyone_VNd[list(group.candidates)].sum(0, dtype=torch.float64)
+                # view by view: backward of an indexed sum is slow on a GPU
+                rows_Nd = torch.zeros((), dtype=torch.float64, device=everyone_VNd.device)
+                for view in group.candidates:
+                    rows_Nd = rows_Nd + everyone_VNd[view]
                 of_views[group.candidates] = known.summed_over_label(rows_Nd).to(everyone_VNd.dtype)
             scores.append((everyone_VNd[group.view] * of_views[group.candidates]).sum(1))
         return torch.cat(scores) * self.scale
