@@ -123,3 +123,5 @@ def named_values(name: str, value: Any) -> None:
 def path(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str | Path):
         raise TypeError(f"{name} must be a path, got {value!r}; put it in quotes.")
+    if value == "":
+        raise ValueError(f"{name} must be a path, got ''; name one, or leave it out.")

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning
-from flatclr.distributed import ranks_sharing_a_batch
+from flatclr.distributed import Ranks, fail_together, ranks_sharing_a_batch
 from flatclr.objectives import Objective
 from flatclr.runs import RunDirectory, new_directory
-from flatclr.training.build import Parts, build, what_to_know
+from flatclr.training.build import Parts, build, find_device, what_to_know
 from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.events import Listener, Started, Warned
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
 from flatclr.training.recorder import Recorder
 from flatclr.training.stepping import MakeStep, choose_step
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -142,19 +145,23 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
     config = config.changed(data=from_anywhere(config.data), data_dir=folder)
     # everything is checked before a directory is made
-    parts, directory = own.build(config), None
-    if parts.ranks.rank == 0:
+    parts = own.build(config)
+
+    def create() -> RunDirectory:
         directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
         held.enter_context(directory.locked())
+        return directory
+
+    directory = _by_the_first(create, parts.ranks, parts.device)
     return Recorder(parts, directory, own.listeners), 0
 
 
 def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a run where its last checkpoint left it, and its step; the directory is held by this process."""
     directory = RunDirectory.open(path)
-    if ranks_sharing_a_batch(gather=True).rank == 0:
-        held.enter_context(directory.locked())
     config = TrainConfig.from_dict(directory.config())
+    ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
+    _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):
         if getattr(own, name) is not None and getattr(config, name) != OWN:
             raise ValueError(
@@ -162,6 +169,21 @@ def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
             )
     recorder = Recorder(own.build(config), directory, own.listeners)
     return recorder, recorder.restore()
+
+
+def _by_the_first(work: Callable[[], T], ranks: Ranks, device: torch.device) -> T | None:
+    """What the first process does for all; where it fails, all do, since the others would wait for it."""
+    done, failure = None, None
+    if ranks.rank == 0:
+        try:
+            done = work()
+        except (ValueError, OSError) as error:
+            failure = error
+    if ranks.size > 1:
+        fail_together(None if failure is None else str(failure), device, ranks)
+    if failure is not None:
+        raise failure
+    return done
 
 
 def _require_arguments(config: Any, data: Any, encoder: Any, objective: Any, on_event: Any) -> None:

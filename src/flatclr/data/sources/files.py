@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -24,6 +25,10 @@ LARGEST_DEFAULT_SIZE = 224  # photographs are brought to this unless the user na
 MOST_WORKERS = 16  # unless the user names more
 SMALLEST_BATCH = 2  # images: what must fit into memory at least
 PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
+
+
+FILES_SAMPLED, PIECE = 1000, 4096  # files and bytes of them that a fingerprint reads
+BY_CONTENT = "files-2:"  # what such fingerprints begin with
 
 
 class SkippedImagesWarning(UserWarning):
@@ -176,12 +181,14 @@ class FileImages:
         )
 
     def fingerprint(self) -> str:
-        """A hash of labels, classes, and of names, sizes and times of the files; their content is not read."""
+        """A hash of labels, classes, names and sizes of the files, and of the content of a thousand of them."""
         labels = None if self.labels is None else self.labels.tolist()
-        digest = hashlib.sha256(repr((self.channels, self.image_size, self.classes, labels)).encode())
+        digest = hashlib.sha256(_bytes(repr((self.channels, self.image_size, self.classes, labels))))
         for file in self.files:
-            digest.update(f"{file.stamp()}\n".encode())
-        return digest.hexdigest()
+            digest.update(_bytes(f"{file.stamp()}\n"))
+        for file in self.files[:: -(-len(self.files) // FILES_SAMPLED)]:
+            digest.update(_sampled(file))
+        return f"{BY_CONTENT}{digest.hexdigest()}"
 
     def _decode(self, wanted: Sequence[int], out: Tensor) -> dict[int, str]:
         """Fill `out`; returns what is wrong, by row. What was damaged once stays so."""
@@ -229,6 +236,28 @@ class FileImages:
         warnings.warn(
             f"{self.name}: {what} ({path}: {reason}); `skipped` lists them.", SkippedImagesWarning, stacklevel=3
         )
+
+
+def is_comparable(then: str, now: str) -> bool:
+    """Whether two fingerprints of one dataset must be equal; those of files went by their times in earlier versions."""
+    return then.startswith(BY_CONTENT) or not now.startswith(BY_CONTENT)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")  # names of files need not be UTF-8
+
+
+def _sampled(file: Blob) -> bytes:
+    """The content of a small file; of a large one its beginning, middle and end."""
+    with file.open() as stream:
+        size = stream.seek(0, os.SEEK_END)
+        pieces = [(0, size)] if size <= 16 * PIECE else [(at, PIECE) for at in (0, size // 2, size - PIECE)]
+        return b"".join(_piece(stream, *piece) for piece in pieces)
+
+
+def _piece(stream: BinaryIO, start: int, length: int) -> bytes:
+    stream.seek(start)
+    return stream.read(length)
 
 
 def _by_processes(files: Sequence[Blob]) -> bool:
