@@ -30,9 +30,10 @@ LEFT_BY_RUNS = (
     *(CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, *SIDES, "encoder.safetensors", "encoder.json", REPORT, "evaluation"),
     EVENTS,
 )
-WITHOUT_EFFECT = frozenset(  # settings that leave the weights as they are; the data have a fingerprint of their own
-    "out data data_dir workers resident_gib max_bad_images device graph compile wandb log_every eval_every eval_start "
-    "eval_samples checkpoint_every checkpoint_minutes max_bad_steps".split()
+WITHOUT_EFFECT = (  # settings that leave the weights as they are; the data have a fingerprint of their own
+    *("out", "data", "data_dir", "workers", "resident_gib", "max_bad_images", "device", "graph", "compile", "wandb"),
+    *("log_every", "eval_every", "eval_start", "eval_samples", "checkpoint_every", "checkpoint_minutes"),
+    "max_bad_steps",
 )
 
 
@@ -67,6 +68,11 @@ class RunDirectory:
                 f"a run directory must hold {CONFIG}, got {path} without one; pass the directory a run wrote."
             )
         return cls(path)
+
+    @staticmethod
+    def begun_in(path: Path) -> bool:
+        """Whether a run was begun there; settings of no length are what a kill left of none."""
+        return (path / CONFIG).is_file() and (path / CONFIG).stat().st_size > 0
 
     @property
     def checkpoints(self) -> Path:

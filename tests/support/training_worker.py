@@ -1,11 +1,13 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch]
+python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch] [--signals] [--pids]
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -13,7 +15,9 @@ from torch import Tensor
 
 from flatclr.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.launch import process_group
+from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
 
 
@@ -45,9 +49,19 @@ def network_of(run: Path) -> dict[str, Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
-    with process_group():
-        micro_batch = 2 if "--micro-batch" in sys.argv else None
-        train(config(out, steps, micro_batch=micro_batch), resume=out if "--resume" in sys.argv else None)
+    settings = config(out, steps, micro_batch=2 if "--micro-batch" in sys.argv else None)
+    stop = StopRequest() if "--signals" in sys.argv else None
+    with nullcontext() if stop is None else stop.on_signals():
+        try:
+            with process_group() as ranks:
+                if "--pids" in sys.argv:
+                    (out.parent / f"pid-{ranks.rank}").write_text(str(os.getpid()))
+                resume, auto_resume = out if "--resume" in sys.argv else None, "--auto-resume" in sys.argv
+                train(settings, resume=resume, auto_resume=auto_resume, stop=stop)
+        except TrainingInterruptedError:
+            sys.exit(RESUME_ME)
+        except TrainingStoppedError as error:
+            sys.exit(f"flatclr: {error}")
 
 
 if __name__ == "__main__":

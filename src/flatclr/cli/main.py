@@ -13,7 +13,8 @@ from flatclr.cli.export import export_command
 from flatclr.cli.mi import mi_command
 from flatclr.cli.report import report_command
 from flatclr.cli.train import train_command
-from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.stopping import RESUME_ME
 
 app = typer.Typer(
     name="flatclr",
@@ -45,11 +46,16 @@ def _commands(
 
 
 def main() -> None:
-    """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1."""
+    """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1.
+
+    A run that was asked to stop, and can go on, ends with one line and exit code 75.
+    """
     try:
         code = app(prog_name="flatclr", standalone_mode=False)
     except (ValueError, TypeError, OSError, ImportError) as error:
         _stop(str(error), 2)
+    except TrainingInterruptedError as error:
+        _stop(str(error), RESUME_ME)
     except TrainingStoppedError as error:
         _stop(str(error), 1)
     except typer.Abort:

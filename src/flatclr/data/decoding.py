@@ -12,6 +12,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ JOB = 16  # images: long enough that talking about them costs little, short enou
 MOST_THREADS = 2
 NICENESS = 10  # of decoding processes: where all cores are busy, the step that waits for the host comes first
 PIPE_BYTES = 2**20
+UNREACHABLE = "not reached: "  # how a reason begins where the system, not the image, is the problem
 
 
 class Place(NamedTuple):
@@ -42,10 +44,19 @@ class Place(NamedTuple):
 
     def open(self) -> BinaryIO:
         if self.size is None and not self.offset:
-            return open(self.path, "rb")
-        with open(self.path, "rb") as file:
+            return open(self.path, "rb", opener=_open_regular)
+        with open(self.path, "rb", opener=_open_regular) as file:
             file.seek(self.offset)
             return io.BytesIO(file.read(-1 if self.size is None else self.size))
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """As os.open; a pipe, a socket or a device is refused, where reading could wait for ever."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("a pipe, a socket, a device or a folder, and no file")
+    return descriptor
 
 
 class Openable(Protocol):
@@ -67,7 +78,8 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
             square = square.resize((size, size), Image.Resampling.BILINEAR)
         out_CSS[:] = np.asarray(square).reshape(size, size, channels).transpose(2, 0, 1)
     except Exception as error:  # decoders fail in many ways on damaged files
-        return reason_of(error)
+        reached = not isinstance(error, OSError) or error.errno is None
+        return reason_of(error) if reached else f"{UNREACHABLE}{os.strerror(error.errno)}"
     return None
 
 
@@ -222,6 +234,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started this one, whose end ends it
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):  # for the program that started this one, whose end ends it
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     with suppress(BrokenPipeError):
         serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -24,6 +24,7 @@ from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.launch import local_rank
 from flatclr.training.networks import mixes_samples
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
@@ -48,6 +49,11 @@ class TrainingData:
     @property
     def source(self) -> ImageSource | PairedArrays:
         return self.dataset.train
+
+    def bad_images(self) -> list[tuple[str, str]]:
+        """Unreadable images so far, of both parts, each with the reason; those that are streamed become more."""
+        parts = (self.dataset.train, self.dataset.test)
+        return [skip for part in parts for skip in getattr(part, "skipped", ())]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -260,6 +266,6 @@ def find_device(name: str) -> torch.device:
     if device.type != "cuda":
         return device
     if name in ("auto", "cuda"):
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", local_rank(os.environ) % torch.cuda.device_count())  # some see only their own
     torch.cuda.set_device(device)
     return device

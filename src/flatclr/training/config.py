@@ -25,6 +25,7 @@ from flatclr.training.settings import (
     require_settings,
     setting,
     settings_of,
+    share,
     true_or_false,
     whole_number,
 )
@@ -71,6 +72,12 @@ class TrainConfig:
     )
     workers: int | None = setting(
         None, "data", "How many workers decode image files; None: one per core, at most 16.", optional_count
+    )
+    max_bad_images: float = setting(
+        0.1,
+        "data",
+        "The share of image files that may be unreadable before a run stops.",
+        share,
     )
     resident_gib: float = setting(
         4.0,

@@ -110,6 +110,10 @@ def between_0_and_1(name: str, value: Any) -> None:
     require_number(name, value, above=0, below=1)
 
 
+def share(name: str, value: Any) -> None:
+    require_number(name, value, above=-1e-12, below=1 + 1e-12, advice="pass 0 to 1, say 0.01.")
+
+
 def true_or_false(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be true or false, got {value!r}; pass one of these.")

@@ -10,6 +10,7 @@ import torch
 
 from flatclr.data.sources import is_comparable
 from flatclr.training.build import Parts
+from flatclr.training.networks import mixes_samples
 
 
 def state_of(parts: Parts, step: int) -> dict[str, Any]:
@@ -18,6 +19,7 @@ def state_of(parts: Parts, step: int) -> dict[str, Any]:
         "train_step": parts.train_step.state_dict(),
         "step": step,
         "data": parts.data.fingerprint,
+        "processes": parts.ranks.size,
         "cpu_random_state": torch.get_rng_state(),
     }
     if parts.device.type == "cuda":
@@ -26,7 +28,7 @@ def state_of(parts: Parts, step: int) -> dict[str, Any]:
 
 
 def restore(parts: Parts, state: Mapping[str, Any], place: Path) -> list[str]:
-    """Put the state back; returns what could not be checked.
+    """Put the state back; returns what could not be checked, and what is no longer the same bit for bit.
 
     Args:
         parts: as they were built from the settings of the run.
@@ -45,7 +47,24 @@ def restore(parts: Parts, state: Mapping[str, Any], place: Path) -> list[str]:
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise ValueError(f"{place} must hold the state of this run, got another ({reason}); restore it.") from error
-    return said
+    return said + _other_processes(parts, state.get("processes"))
+
+
+def _other_processes(parts: Parts, then: Any) -> list[str]:
+    """What another number of processes changes: not the batches, but the order of sums."""
+    now, batch_size = parts.ranks.size, parts.config.batch_size
+    if then in (None, now):
+        return []
+    said = (
+        f"the run goes on on {now} processes instead of {then}: the global batch and its order stay the same, but sums "
+        "are taken in another order, so weights agree to rounding only"
+    )
+    if parts.device.type == "cpu" and mixes_samples(parts.train_step.network):
+        said += (
+            f"; batch normalisation goes by the share of each process, {batch_size // now} samples instead of "
+            f"{batch_size // int(then)}, so they will differ by more than that"
+        )
+    return [f"{said}."]
 
 
 def _data_unchecked(parts: Parts, then: str) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from flatclr.data.arrays import CHUNK, checked_labels, require_room, rows_of
-from flatclr.data.decoding import JOB, Decoders, available_cores
+from flatclr.data.decoding import JOB, UNREACHABLE, Decoders, available_cores
 from flatclr.data.progress import Progress
 from flatclr.data.sources.blobs import Blob, DiskFile
 from flatclr.data.sources.headers import survey
@@ -27,6 +28,7 @@ SMALLEST_BATCH = 2  # images: what must fit into memory at least
 PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
 
 
+PAUSES_S = (0.2, 0.8, 2.0)  # before files that are not reached are tried again
 FILES_SAMPLED, PIECE = 1000, 4096  # files and bytes of them that a fingerprint reads
 BY_CONTENT = "files-2:"  # what such fingerprints begin with
 
@@ -39,6 +41,10 @@ class SkippedImagesWarning(UserWarning):
     ...     warnings.simplefilter("ignore", SkippedImagesWarning)
     ...     data = flatclr.data.open_dataset()
     """
+
+
+class UnusableImagesError(ValueError):
+    """Image files went missing, or more of them are damaged than the user allows."""
 
 
 class FileImages:
@@ -119,6 +125,7 @@ class FileImages:
         self.files, self.labels, self.classes, self.decoders = files, labels, classes, decoders
         self.image_size, self.channels, self.name = image_size, channels, name
         self.skipped: list[tuple[str, str]] = []  # name and what is wrong
+        self.most_bad = 1.0
         self._damaged: dict[int, str] = {}
         self._noting = Lock()
 
@@ -180,6 +187,18 @@ class FileImages:
             images[: len(good)], rows_of(self.labels, torch.tensor(good)), self.classes, name=self.name
         )
 
+    def limit_bad(self, share: float) -> None:
+        """From now on, refuse to go on with more unreadable images than this share of all.
+
+        Args:
+            share: from 0 to 1.
+
+        Raises:
+            UnusableImagesError: there are more already.
+        """
+        self.most_bad = share
+        self._require_few_bad()
+
     def fingerprint(self) -> str:
         """A hash of labels, classes, names and sizes of the files, and of the content of a thousand of them."""
         labels = None if self.labels is None else self.labels.tolist()
@@ -193,7 +212,36 @@ class FileImages:
     def _decode(self, wanted: Sequence[int], out: Tensor) -> dict[int, str]:
         """Fill `out`; returns what is wrong, by row. What was damaged once stays so."""
         wrong = self.decoders.decode([self.files[i] for i in wanted], out.numpy())
+        for pause in PAUSES_S:
+            lost = [row for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
+            if not lost:
+                break
+            time.sleep(pause)  # a network file system may come back
+            again = torch.empty(len(lost), *out.shape[1:], dtype=torch.uint8)
+            still = self.decoders.decode([self.files[wanted[row]] for row in lost], again.numpy())
+            out[lost] = again
+            wrong = {row: reason for row, reason in wrong.items() if row not in lost}
+            wrong |= {lost[row]: reason for row, reason in still.items()}
+        self._require_reached(wanted, wrong)
         return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
+
+    def _require_reached(self, wanted: Sequence[int], wrong: Mapping[int, str]) -> None:
+        lost = [(wanted[row], reason) for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
+        if lost:
+            i, reason = lost[0]
+            raise UnusableImagesError(
+                f"{self.name} must keep its images where they are, got {len(lost)} of {len(wanted)} that cannot be "
+                f"reached, the first {self.files[i].name} ({reason.removeprefix(UNREACHABLE)}); put them back."
+            )
+
+    def _require_few_bad(self) -> None:
+        bad, total = len(self.skipped), len(self.files) + len(self.skipped) - len(self._damaged)
+        if bad > self.most_bad * total:
+            path, reason = self.skipped[-1]
+            raise UnusableImagesError(
+                f"{self.name} must have at most {self.most_bad:.3g} of its images unreadable, got {bad} of {total}, "
+                f"the last {path} ({reason}); mend them, or allow more with --max-bad-images."
+            )
 
     def _decode_readable(self, wanted: Sequence[int], out: Tensor) -> list[int]:
         """Fill the first rows of `out` with the readable images; returns their numbers."""
@@ -227,6 +275,7 @@ class FileImages:
             first = not self._damaged
             self._damaged[i] = reason
             self.skipped.append((self.files[i].name, reason))
+            self._require_few_bad()
         if first:
             what = "a damaged image is left out, as others will be without further notice"
             self._report(what, (self.files[i].name, reason))
