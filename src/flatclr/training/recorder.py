@@ -34,6 +34,7 @@ class Recorder:
         self.listeners = tuple(listeners) if is_first else ()
         self.loggers: list[Logger] = []
         self.identity = "" if run is None else run.identity()
+        self.data = "" if self.written is None else parts.data.fingerprint  # taken before any file can change
 
     @property
     def path(self) -> Path | None:
