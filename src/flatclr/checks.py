@@ -21,13 +21,13 @@ def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     Traceback (most recent call last):
     ValueError: pairing must be one of 'two_view', 'cross', got 'two_veiw'; did you mean 'two_view'?
     """
-    if value in allowed:
+    if isinstance(value, str) and value in allowed:
         return
     names = list(allowed)
     near = difflib.get_close_matches(str(value), names, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "pick one of these."
     listed = ", ".join(repr(n) for n in names)
-    raise ValueError(f"{name} must be one of {listed}, got {value!r}; {advice}")
+    raise ValueError(f"{name} must be one of {listed}, got {value!r:.80}; {advice}")
 
 
 def require_number(
@@ -56,10 +56,16 @@ def checked_device(name: str | torch.device) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    expected = "device must be 'auto', 'cpu', 'cuda' or 'cuda:1'"
+    if not isinstance(name, str | torch.device):
+        raise TypeError(f"{expected}, got {name!r}; pick one.")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}; pick one.") from error
+        raise ValueError(f"{expected}, got {name!r}; pick one.") from error
+    usable = {"cuda": True, "cpu": not device.index, "mps": torch.backends.mps.is_available()}
+    if not usable.get(device.type, False):
+        raise ValueError(f"{expected}, got {str(name)!r}, which this machine or this package does not have; pick one.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device must be one of the {torch.cuda.device_count()} CUDA devices here, got {name!r}; pass 'auto'."
@@ -74,6 +80,17 @@ def require_count(name: str, value: Any, *, at_most: int | None = None, advice: 
         raise TypeError(f"{expected}, got {value!r}; {advice}")
     if value < 1 or (at_most is not None and value > at_most):
         raise ValueError(f"{expected}, got {value}; {advice}")
+
+
+SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
+
+
+def require_seed(name: str, value: Any, *, least: int = SEEDS.start) -> None:
+    """Refuse anything but a whole number that every generator of random numbers takes."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {value!r:.80}; pass one, say 0.")
+    if value not in SEEDS or value < least:
+        raise ValueError(f"{name} must be a whole number from {least} to 2**64 - 1, got {value}; pass one, say 0.")
 
 
 def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:

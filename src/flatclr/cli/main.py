@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -50,21 +51,32 @@ def main() -> None:
 
     A run that was asked to stop, and can go on, ends with one line and exit code 75.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
-        code = app(prog_name="flatclr", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(prog_name="flatclr", standalone_mode=False)
     except (ValueError, TypeError, OSError, ImportError) as error:
         _stop(str(error), 2)
     except TrainingInterruptedError as error:
         _stop(str(error), RESUME_ME)
     except TrainingStoppedError as error:
         _stop(str(error), 1)
-    except typer.Abort:
+    except typer.Abort as abort:
+        if isinstance(abort.__cause__, EOFError):  # which click takes for Ctrl-D
+            _stop(f"a file must be whole, got one that ends too early ({abort.__cause__}); write it again.", 2)
         _stop("interrupted.", 1)
     except Exception as error:  # a wrong option is an error of click's, of which typer may bring a copy of its own
         if not hasattr(error, "format_message"):
             raise
         _refuse_usage(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"flatclr: {message}", file=sys.stderr)
 
 
 def _refuse_usage(error: Any) -> NoReturn:

@@ -106,6 +106,8 @@ def train_command(
         if given.get(one) is not None and given.get(other) is not None:
             flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
             raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
+    if resume == "":
+        raise ValueError("--resume must name a run directory, got ''; pass one, or leave it out.")
     if resume is not None and given:
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
@@ -154,8 +156,8 @@ def _parsed(text: str) -> tuple[str, Any]:
         raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
     try:
         parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {name} must have a YAML value, got {value!r}; say --set 'views={{}}'.") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(f"--set {name} must have a YAML value, got {value!r:.80}; say --set 'views={{}}'.") from error
     if isinstance(parsed, str):
         with suppress(ValueError):
             parsed = float(parsed)  # YAML 1.1 takes 1e-4 for text

@@ -32,6 +32,7 @@ JOB = 16  # images: long enough that talking about them costs little, short enou
 MOST_THREADS = 2
 NICENESS = 10  # of decoding processes: where all cores are busy, the step that waits for the host comes first
 PIPE_BYTES = 2**20
+SIXTEEN_BITS_AS_I = ("PNG", "PPM")  # formats whose images of mode I are those of 16 bits
 UNREACHABLE = "not reached: "  # how a reason begins where the system, not the image, is the problem
 
 
@@ -71,7 +72,7 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
         with file.open() as stream, Image.open(stream) as image:
             image.draft(mode, (size, size))  # lets JPEG decode at a fraction of its size
             ImageOps.exif_transpose(image, in_place=True)
-            flat = _eight_bit(image).convert(mode)
+            flat = _on_white(_eight_bit(image)).convert(mode)
             side = min(flat.size)
             left, top = (flat.width - side) // 2, (flat.height - side) // 2
             square = flat.crop((left, top, left + side, top + side))
@@ -83,18 +84,31 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
     return None
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would clip at 255
+    if image.mode == "I" and image.format in SIXTEEN_BITS_AS_I:
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode} have no known brightness range; save it with 8 or 16 bits")
-    if image.mode == "P" and "transparency" in image.info:
-        return image.convert("RGBA")
     return image
+
+
+def has_alpha(image: Image.Image) -> bool:
+    """Whether parts of it may be transparent."""
+    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """What a person sees of it: colours under transparent pixels are whatever a program left there."""
+    if not has_alpha(image):
+        return image
+    seen = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
 
 
 def decode_all(files: Sequence[Openable], out_NCSS: Pixels) -> dict[int, str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_number, require_one_of
+from flatclr.checks import require_number, require_one_of, require_seed
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
@@ -27,7 +27,6 @@ from flatclr.training.settings import (
     settings_of,
     share,
     true_or_false,
-    whole_number,
 )
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -190,7 +189,7 @@ class TrainConfig:
         true_or_false,
     )
 
-    seed: int = setting(0, "optimisation", "The seed of everything random.", whole_number)
+    seed: int = setting(0, "optimisation", "The seed of everything random.", require_seed)
     device: str = setting("auto", "hardware", "The device: cpu, cuda or cuda:1; auto: cuda where there is one.")
     out: str | None = setting(
         None, "output", "The run directory; None: runs/<data>-<objective>-<seed>, numbered if taken.", path

@@ -93,11 +93,6 @@ def optional_count(name: str, value: Any) -> None:
         require_count(name, value, advice="pass a larger whole number, or leave it out.")
 
 
-def whole_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r}; pass one, say 0.")
-
-
 def positive(name: str, value: Any) -> None:
     require_number(name, value, above=0)
 

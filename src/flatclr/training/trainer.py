@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from flatclr.data.opening import from_anywhere
-from flatclr.data.sources import Dataset, SkippedImagesWarning, UnusableImagesError
+from flatclr.data.sources import Dataset, SkippedImagesWarning, TransparentImagesWarning, UnusableImagesError
 from flatclr.distributed import Ranks, any_rank, fail_together, ranks_sharing_a_batch
 from flatclr.objectives import Objective
 from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
@@ -68,7 +68,8 @@ class Own:
         """Where somebody listens, unreadable images are told as events, not as warnings of Python."""
         with warnings.catch_warnings():
             if self.listeners:
-                warnings.simplefilter("ignore", SkippedImagesWarning)
+                for told in (SkippedImagesWarning, TransparentImagesWarning):
+                    warnings.simplefilter("ignore", told)
             yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,10 @@ def test_deeply_nested_folders_are_read(tmp_path: Path) -> None:
             color_png(Path(f"{i}.png"))
     finally:
         os.chdir(here)
-    assert len(open_dataset(tmp_path, test_fraction=0).train) == 3
+    try:
+        assert len(open_dataset(tmp_path, test_fraction=0).train) == 3
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path)], check=True)  # Python's own removal goes down by calls
 
 
 def test_names_that_are_not_utf8_train_checkpoint_and_resume(tmp_path: Path) -> None:

@@ -43,6 +43,10 @@ class SkippedImagesWarning(UserWarning):
     """
 
 
+class TransparentImagesWarning(UserWarning):
+    """Some images have an alpha channel and are put on white."""
+
+
 class UnusableImagesError(ValueError):
     """Image files went missing, or more of them are damaged than the user allows."""
 
@@ -110,6 +114,12 @@ class FileImages:
         if found.unreadable:
             what = f"{len(found.unreadable)} of {found.checked} files are no readable images and are left out"
             self._report(what, self.skipped[0])
+        self.transparent = found.transparent
+        if found.transparent:
+            message = (
+                f"{name}: {found.transparent} of {found.checked} images have an alpha channel and are put on white."
+            )
+            warnings.warn(message, TransparentImagesWarning, stacklevel=2)
 
     def _set(
         self,
@@ -125,7 +135,7 @@ class FileImages:
         self.files, self.labels, self.classes, self.decoders = files, labels, classes, decoders
         self.image_size, self.channels, self.name = image_size, channels, name
         self.skipped: list[tuple[str, str]] = []  # name and what is wrong
-        self.most_bad = 1.0
+        self.most_bad, self.transparent = 1.0, 0
         self._damaged: dict[int, str] = {}
         self._noting = Lock()
 
