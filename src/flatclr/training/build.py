@@ -276,7 +276,7 @@ def what_to_know(parts: Parts) -> Iterator[str]:
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
     config = parts.config
-    pairing = parts.train_step.objective.options.get("pairing")
+    pairing = parts.train_step.objective.options.get("pairing", "two_view")
     if isinstance(parts.data.source, PairedArrays) and pairing in ("views", "two_view", "within"):
         yield f"pairing {pairing!r} compares rows of one side with each other too; for paired data 'cross' is usual."
     cut = config.micro_batch is not None and config.micro_batch < config.batch_size // parts.ranks.size
