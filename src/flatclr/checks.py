@@ -105,8 +105,15 @@ def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
         )
     if value.dtype not in FLOAT_TYPES:
         raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}; call .float() on it.")
+    require_dense(name, value)
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}; skip empty batches.")
+
+
+def require_dense(name: str, value: Tensor) -> None:
+    """Refuse a tensor that stores its values in another way than one after another."""
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {value.layout}; call .to_dense() on it.")
 
 
 def view_names(count: int) -> tuple[str, ...]:
@@ -134,6 +141,8 @@ def require_views(views: Sequence[Tensor], negatives: Tensor | None) -> None:
                 "row i of both must be views of sample i."
             )
         _require_same_kind(name, z, z_a)
+    if z_a.is_meta:
+        raise TypeError(f"{names[0]} must have values, got a tensor on the meta device; make it on a real one.")
     if negatives is None:
         return
     require_matrix("negatives", negatives, "[M, d]")
@@ -169,6 +178,18 @@ def unusable_rows(name: str, rows: Tensor, *, directions: bool) -> str | None:
             f"{int(zero.nonzero()[0])}; look for dead units at the end of the projection head."
         )
     return None
+
+
+LARGEST_SCALE = 1e30  # larger inverse temperatures make scores that float32 cannot hold sums and differences of
+
+
+def refuse_transforms() -> None:
+    """Called before every hand-written gradient: the transforms of torch.func cannot see into it."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "a contrast must be called outside torch.func and vmap, got a call inside one; use loss.backward() or "
+            "torch.autograd.grad, and a loop over batches."
+        )
 
 
 def refuse_double_backward() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 
 import pytest
 import torch
@@ -193,3 +194,15 @@ def test_a_small_batch_learns_with_its_ess_on_target() -> None:
         ess.append(stats.ess.mean().item())
     assert pool_mi() > before + 0.5
     assert sum(ess[-100:]) / 100 == pytest.approx(0.4, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["inverse_temperature", "target_ess"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_a_state_that_no_step_could_mend_is_refused_and_changes_nothing(name: str, value: float) -> None:
+    control = EssControl(0.3)
+    damaged = {**control.state_dict(), name: torch.tensor(value)}
+    with pytest.raises(
+        ValueError, match=f"the state of EssControl must have {name} > 0 .*; load an earlier checkpoint"
+    ):
+        control.load_state_dict(damaged)
+    assert (control.target, control.inverse_temperature.item()) == (0.3, 10.0)

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_matrix, require_number
+from flatclr.checks import LARGEST_SCALE, require_matrix, require_number
 from flatclr.contrast import route
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.numerics import accumulation_type, dense_ess
@@ -318,5 +318,10 @@ def require_inverse_temperature(value: float | Tensor) -> None:
             )
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return
-        value = value.min().item()
+        low, value = value.min().item(), value.max().item()
+        require_number("inverse_temperature", low, above=0, advice="pass 1 / temperature.")
     require_number("inverse_temperature", value, above=0, advice="pass 1 / temperature.")
+    if value >= LARGEST_SCALE:
+        raise ValueError(
+            f"inverse_temperature must be < {LARGEST_SCALE:g}, got {value:g}; float32 cannot hold its scores."
+        )
