@@ -14,6 +14,15 @@ from torch import Tensor
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def shown(value: Any) -> str:
+    """A value for a message: on one line, and not longer than that.
+
+    >>> shown("a" * 200)[:5], len(shown("a" * 200)), shown(torch.zeros(2, 1))
+    ("'aaaa", 80, 'tensor([[0.], [0.]])')
+    """
+    return " ".join(repr(value).split())[:80]
+
+
 def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     """Refuse an unknown name and suggest the nearest known one.
 
@@ -27,7 +36,7 @@ def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     near = difflib.get_close_matches(str(value), names, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "pick one of these."
     listed = ", ".join(repr(n) for n in names)
-    raise ValueError(f"{name} must be one of {listed}, got {value!r:.80}; {advice}")
+    raise ValueError(f"{name} must be one of {listed}, got {shown(value)}; {advice}")
 
 
 def require_number(
@@ -43,7 +52,7 @@ def require_number(
     high = "" if below == math.inf else f"{' and' if low else ''} < {below:g}"
     expected = f"{name} must be a finite number{low}{high}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{expected}, got {value!r:.80}; {advice}")
+        raise TypeError(f"{expected}, got {shown(value)}; {advice}")
     if not (math.isfinite(value) and above < float(value) < below):
         raise ValueError(f"{expected}, got {value}; {advice}")
 
@@ -58,7 +67,7 @@ def checked_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     expected = "device must be 'auto', 'cpu', 'cuda' or 'cuda:1'"
     if not isinstance(name, str | torch.device):
-        raise TypeError(f"{expected}, got {name!r}; pick one.")
+        raise TypeError(f"{expected}, got {shown(name)}; pick one.")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -77,7 +86,7 @@ def require_count(name: str, value: Any, *, at_most: int | None = None, advice: 
     """Refuse anything but a whole number from 1 to `at_most`."""
     expected = f"{name} must be a whole number >= 1" + (f" and <= {at_most}" if at_most is not None else "")
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{expected}, got {value!r}; {advice}")
+        raise TypeError(f"{expected}, got {shown(value)}; {advice}")
     if value < 1 or (at_most is not None and value > at_most):
         raise ValueError(f"{expected}, got {value}; {advice}")
 
@@ -88,7 +97,7 @@ SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
 def require_seed(name: str, value: Any, *, least: int = SEEDS.start) -> None:
     """Refuse anything but a whole number that every generator of random numbers takes."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r:.80}; pass one, say 0.")
+        raise TypeError(f"{name} must be a whole number, got {shown(value)}; pass one, say 0.")
     if value not in SEEDS or value < least:
         raise ValueError(f"{name} must be a whole number from {least} to 2**64 - 1, got {value}; pass one, say 0.")
 

@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flatclr.checks import require_dense
+
 CHUNK = 1024
 MOST_CLASSES = 1_000_000
 LARGEST_EXACT = 2**53  # above it float64 has no fractions left, so that being whole says nothing
@@ -55,6 +57,7 @@ def image_tensor(images: Any, *, image_size: int | None = None, name: str = "ima
 
 def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
+        require_dense(name, value)
         return value.detach().cpu()
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -188,6 +191,10 @@ def label_array(labels: Any, name: str) -> NDArray[Any]:
     >>> label_array([0.0, 2.0], "images")
     array([0, 2])
     """
+    if isinstance(labels, Tensor):
+        require_dense(f"{name}: labels", labels)
+        labels = labels.detach().cpu()
+        labels = labels.double() if labels.is_floating_point() else labels  # NumPy knows no bfloat16
     given = np.asarray(labels)
     if given.dtype.kind != "f":
         return given
