@@ -6,7 +6,7 @@ import torch
 
 from flatclr.checkpoint import load_checkpoint
 from flatclr.training import train
-from scripts.soak import Faults, write_images, settings
+from scripts.soak import Faults, settings, write_images
 
 
 def test_a_run_under_seeded_faults_ends_with_the_weights_of_one_without(tmp_path: Path) -> None:

@@ -88,9 +88,8 @@ class Options:
                 f"generator must be a torch.Generator, got {type(self.generator).__name__}; seed one and pass it."
             )
         if self.false_negative_margin is not None:
-            require_number(
-                "false_negative_margin", self.false_negative_margin, above=-10, below=10, advice="0.1 is a usual choice."
-            )
+            margin, advice = self.false_negative_margin, "0.1 is a usual choice."
+            require_number("false_negative_margin", margin, above=-10, below=10, advice=advice)
             if not self.normalize:
                 raise ValueError(
                     "false_negative_margin must be measured in cosines, got normalize=False; leave one of them out."

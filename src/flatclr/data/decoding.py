@@ -79,8 +79,9 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
             square = square.resize((size, size), Image.Resampling.BILINEAR)
         out_CSS[:] = np.asarray(square).reshape(size, size, channels).transpose(2, 0, 1)
     except Exception as error:  # decoders fail in many ways on damaged files
-        reached = not isinstance(error, OSError) or error.errno is None
-        return reason_of(error) if reached else f"{UNREACHABLE}{os.strerror(error.errno)}"
+        if isinstance(error, OSError) and error.errno is not None:
+            return f"{UNREACHABLE}{os.strerror(error.errno)}"
+        return reason_of(error)
     return None
 
 

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.training.errors import TrainingStoppedError
@@ -122,13 +125,18 @@ def _number(name: str, environment: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _joined(launched: Launched) -> dist.TCPStore:
+def _joined(launched: Launched) -> Any:
     """Make the process group; returns a connection to the store that all processes see."""
-    at = {"MASTER_ADDR": launched.address, "MASTER_PORT": str(launched.port)}
-    os.environ.update(at | {"RANK": str(launched.rank), "WORLD_SIZE": str(launched.size)})
+    address, port, first = launched.address, launched.port, launched.rank == 0
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-        return dist.TCPStore(launched.address, launched.port, is_master=False, timeout=FIND_EACH_OTHER)
+        if "RANK" in os.environ:  # torchrun may hold the store itself
+            store, _, _ = next(rendezvous("env://", timeout=FIND_EACH_OTHER))
+        else:
+            store = TCPStore(address, port, launched.size, is_master=first, timeout=FIND_EACH_OTHER)
+        dist.init_process_group(backend, store=store, rank=launched.rank, world_size=launched.size)
+        # a connection of its own: what waits on the other keeps it busy
+        return TCPStore(address, port, is_master=False, timeout=FIND_EACH_OTHER, wait_for_workers=False)
     except (RuntimeError, ValueError) as error:
         where = f"{launched.address}:{launched.port}"
         raise ValueError(
@@ -143,7 +151,7 @@ class Watch:
     Collectives of some backends wait for minutes for a process that was killed; the thread does not.
     """
 
-    def __init__(self, store: dist.TCPStore, ranks: Ranks, *, lost_after_s: float = LOST_AFTER_S) -> None:
+    def __init__(self, store: Any, ranks: Ranks, *, lost_after_s: float = LOST_AFTER_S) -> None:
         self.store, self.ranks, self.lost_after_s = store, ranks, lost_after_s
         self.prefix = f"flatclr/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self.others = [rank for rank in range(ranks.size) if rank != ranks.rank]

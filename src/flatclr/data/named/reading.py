@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -31,7 +31,8 @@ def require_file(folder: Path, names: Sequence[str]) -> Path:
 def reading(path: Path) -> Iterator[IO[bytes]]:
     """The content of a file, of a .gz uncompressed as it is read."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        with path.open("rb") as file:
+            stream: Any = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             yield stream
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
