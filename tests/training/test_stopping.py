@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,15 @@ def test_what_nohup_ignores_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    def listen() -> str | None:
+        with StopRequest().on_signals():
+            return "listened"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(listen).result() == "listened"
 
 
 def test_a_second_interrupt_is_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:

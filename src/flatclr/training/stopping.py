@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,12 +41,14 @@ class StopRequest:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """SIGTERM, SIGUSR1, SIGHUP and SIGINT ask, for the time of a `with` block in the main thread.
+        """SIGTERM, SIGUSR1, SIGHUP and SIGINT ask, for the time of a `with` block.
 
         Signals that the process was started to ignore, as by nohup, stay ignored. A second SIGINT interrupts at once.
+        Only the main thread of a program can hear signals; in another one nothing is changed.
         """
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        heard = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        before = {number: signal.getsignal(number) for number in SIGNALS if in_main_thread}
+        heard = [number for number in before if before[number] is not signal.SIG_IGN]
         try:
             for number in heard:
                 signal.signal(number, self._hear)
