@@ -86,6 +86,8 @@ def test_the_same_call_begins_a_run_and_goes_on_with_it_to_the_same_weights(tmp_
         ValueError, match=r"steps must be that of the run in .*run, 12, got 400; leave out --auto-resume"
     ):
         train(again.changed(steps=400), auto_resume=True)
+    with pytest.raises(ValueError, match=r"objective must be that of the run in .*run, 'flatnce', got 'infonce'"):
+        train(again.changed(objective="infonce"), auto_resume=True)
 
 
 def test_a_listener_may_ask_a_run_to_stop_and_it_goes_on_to_the_same_weights(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,8 +55,14 @@ class TrainingData:
 
     def bad_images(self) -> list[tuple[str, str]]:
         """Unreadable images so far, of both parts, each with the reason; those that are streamed become more."""
-        parts = (self.dataset.train, self.dataset.test)
-        return [skip for part in parts for skip in getattr(part, "skipped", ())]
+        return [skip for skipped in self._skipped_lists() for skip in skipped]
+
+    def count_bad_images(self) -> int:
+        """How many there are so far."""
+        return sum(map(len, self._skipped_lists()))
+
+    def _skipped_lists(self) -> list[Sequence[tuple[str, str]]]:
+        return [getattr(part, "skipped", ()) for part in (self.dataset.train, self.dataset.test)]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -52,7 +52,7 @@ class Loop:
     ) -> None:
         self.parts, self.record, self.step, self.make_step, self.stop = parts, record, step, make_step, stop
         self.saved_step = step
-        self.bad_images = len(parts.data.bad_images())
+        self.bad_images = parts.data.count_bad_images()
         self.throughput = Throughput(parts.config.batch_size, parts.device)
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
@@ -139,8 +139,8 @@ class Loop:
             self.saved_at, self.saved_step = time.monotonic(), self.step
 
     def _tell_of_bad_images(self) -> None:
-        bad = self.parts.data.bad_images()
-        if len(bad) > self.bad_images:
+        if self.parts.data.count_bad_images() > self.bad_images:
+            bad = self.parts.data.bad_images()
             path, reason = bad[self.bad_images]
             count = f"{len(bad) - self.bad_images} more images are damaged, {len(bad)} in all"
             message = f"{count}; another of its class stands in for each, the first is {path}: {reason}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -56,6 +57,14 @@ class Own:
     objective: Objective | None = None
     listeners: Sequence[Listener] = ()
     stop: StopRequest | None = None
+
+    def named_in(self, config: TrainConfig) -> TrainConfig:
+        """The settings of the run: what the user brings has no others."""
+        if self.encoder is not None:
+            config = config.changed(encoder=OWN)
+        if self.objective is not None:
+            config = config.changed(objective=OWN, ess_target=None, temperature=None)
+        return config
 
     def build(self, config: TrainConfig) -> Parts:
         if config.wandb is not None:
@@ -144,6 +153,8 @@ def train_with(
 ) -> RunResult:
     """As `train`, which is this with checked arguments; `make_step` says how steps are taken."""
     with process_group() as ranks, own.heard(), ExitStack() as held:
+        if resume is None:
+            config = own.named_in(config)
         if auto_resume and resume is None and _is_there(config, ranks):
             resume = config.out
         try:
@@ -198,7 +209,8 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
         return False
     begun = TrainConfig.from_dict(RunDirectory.open(Path(config.out)).config()).to_dict()
     for name, value in config.to_dict().items():
-        if name not in (*WITHOUT_EFFECT, "encoder", "objective") and begun[name] != value:
+        then, now = (json.dumps(setting, sort_keys=True, default=str) for setting in (begun[name], value))
+        if name not in WITHOUT_EFFECT and then != now:  # as JSON: a file knows no tuples
             raise ValueError(
                 f"{name} must be that of the run in {config.out}, {begun[name]!r}, got {value!r}; leave out "
                 "--auto-resume and choose another --out for another run."
@@ -208,10 +220,6 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
 
 def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a new run, its directory held by this process."""
-    if own.encoder is not None:
-        config = config.changed(encoder=OWN)
-    if own.objective is not None:
-        config = config.changed(objective=OWN, ess_target=None, temperature=None)
     # the run may be resumed and evaluated from another folder
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
     config = config.changed(data=from_anywhere(config.data), data_dir=folder)
