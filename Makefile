@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-gpu docs clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-gpu docs wheel soak clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ bench-gpu: ## measure on a CUDA device, with the python at hand, and append to r
 docs: $(STAMP) ## write docs/reference from the code, then run the code blocks of README and docs
 	$(BIN)/python -m scripts.reference
 	$(BIN)/python -m pytest tests/docs
+
+wheel: $(STAMP) ## build wheel and sdist into dist/, and try the wheel in a clean environment
+	$(BIN)/python -m scripts.wheel
+
+soak: $(STAMP) ## train for 30 minutes under seeded faults and append to results/
+	$(BIN)/python -m scripts.soak --record
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +59,6 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(
 
 
 def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path: Path) -> None:
-    import hashlib
-    import pickle
-
     class Evil:
         def __reduce__(self) -> Any:
             return os.system, (f"touch {tmp_path / 'exploded'}",)
@@ -68,6 +68,66 @@ def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path: Path) -> None:
     torch.save({"step": Evil()}, folder / "step-000000001.pt")
     digest = hashlib.sha256((folder / "step-000000001.pt").read_bytes()).hexdigest()
     (folder / "step-000000001.sha256").write_text(digest)
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(
+        FileNotFoundError, match=r"step-000000001\.pt: it holds more than tensors .* nothing of it is run"
+    ):
         checkpoint.load_checkpoint(folder)
     assert not (tmp_path / "exploded").exists()
+
+
+def _bytes_that_are_no_text(file: Path) -> None:
+    file.write_bytes(b"\xff" + file.read_bytes()[1:])
+
+
+def _a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def _a_link_loop(file: Path) -> None:
+    file.unlink()
+    file.symlink_to(file.name)
+
+
+def _a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _nothing(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".sha256"])
+@pytest.mark.parametrize("damage", [_bytes_that_are_no_text, _a_folder, _a_link_loop, _a_pipe, _nothing])
+def test_any_damage_of_the_newest_checkpoint_falls_back_and_says_so(
+    damage: Callable[[Path], None], suffix: str, tmp_path: Path
+) -> None:
+    for step in (4, 8):
+        checkpoint.save_checkpoint(tmp_path, step, {"step": step})
+    damage(tmp_path / f"step-000000008{suffix}")
+    loaded = checkpoint.load_checkpoint(tmp_path)
+    assert loaded.state["step"] == 4
+    assert [problem.partition(":")[0] for problem in loaded.passed_over] == ["step-000000008.pt"]
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_neither_pruned_nor_counted(tmp_path: Path) -> None:
+    one, two = (json.dumps({"seed": seed, "steps": 40}) for seed in (1, 2))
+    for step in (30, 40):
+        checkpoint.save_checkpoint(tmp_path, step, {"step": step}, identity=two)
+    for step in (5, 10, 15):
+        checkpoint.save_checkpoint(tmp_path, step, {"step": step}, identity=one)
+    assert sorted(checkpoint.steps_in(tmp_path)) == [10, 15, 30, 40]
+    with pytest.raises(
+        ValueError, match=r"step-000000040\.pt must belong to the run .* another \(seed 2, here 1\); move"
+    ):
+        checkpoint.load_checkpoint(tmp_path, identity=one)
+    assert checkpoint.load_checkpoint(tmp_path, identity=two).step == 40
+
+
+def test_a_checkpoint_of_an_earlier_version_loads_and_says_that_it_could_not_be_checked(tmp_path: Path) -> None:
+    torch.save({"step": 3}, tmp_path / "step-000000003.pt")
+    digest = hashlib.sha256((tmp_path / "step-000000003.pt").read_bytes()).hexdigest()
+    (tmp_path / "step-000000003.sha256").write_text(digest)
+    loaded = checkpoint.load_checkpoint(tmp_path, identity='{"seed": 1}')
+    assert (loaded.step, loaded.unchecked) == (3, True)

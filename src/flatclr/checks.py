@@ -14,6 +14,15 @@ from torch import Tensor
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def shown(value: Any) -> str:
+    """A value for a message: on one line, and not longer than that.
+
+    >>> shown("a" * 200)[:5], len(shown("a" * 200)), shown(torch.zeros(2, 1))
+    ("'aaaa", 80, 'tensor([[0.], [0.]])')
+    """
+    return " ".join(repr(value).split())[:80]
+
+
 def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     """Refuse an unknown name and suggest the nearest known one.
 
@@ -21,13 +30,13 @@ def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     Traceback (most recent call last):
     ValueError: pairing must be one of 'two_view', 'cross', got 'two_veiw'; did you mean 'two_view'?
     """
-    if value in allowed:
+    if isinstance(value, str) and value in allowed:
         return
     names = list(allowed)
     near = difflib.get_close_matches(str(value), names, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "pick one of these."
     listed = ", ".join(repr(n) for n in names)
-    raise ValueError(f"{name} must be one of {listed}, got {value!r}; {advice}")
+    raise ValueError(f"{name} must be one of {listed}, got {shown(value)}; {advice}")
 
 
 def require_number(
@@ -43,7 +52,7 @@ def require_number(
     high = "" if below == math.inf else f"{' and' if low else ''} < {below:g}"
     expected = f"{name} must be a finite number{low}{high}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{expected}, got {value!r:.80}; {advice}")
+        raise TypeError(f"{expected}, got {shown(value)}; {advice}")
     if not (math.isfinite(value) and above < float(value) < below):
         raise ValueError(f"{expected}, got {value}; {advice}")
 
@@ -56,10 +65,16 @@ def checked_device(name: str | torch.device) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    expected = "device must be 'auto', 'cpu', 'cuda' or 'cuda:1'"
+    if not isinstance(name, str | torch.device):
+        raise TypeError(f"{expected}, got {shown(name)}; pick one.")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}; pick one.") from error
+        raise ValueError(f"{expected}, got {name!r}; pick one.") from error
+    usable = {"cuda": True, "cpu": not device.index, "mps": torch.backends.mps.is_available()}
+    if not usable.get(device.type, False):
+        raise ValueError(f"{expected}, got {str(name)!r}, which this machine or this package does not have; pick one.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device must be one of the {torch.cuda.device_count()} CUDA devices here, got {name!r}; pass 'auto'."
@@ -71,7 +86,7 @@ def require_count(name: str, value: Any, *, at_most: int | None = None, advice: 
     """Refuse anything but a whole number from 1 to `at_most`."""
     expected = f"{name} must be a whole number >= 1" + (f" and <= {at_most}" if at_most is not None else "")
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{expected}, got {value!r}; {advice}")
+        raise TypeError(f"{expected}, got {shown(value)}; {advice}")
     if value < 1 or (at_most is not None and value > at_most):
         raise ValueError(f"{expected}, got {value}; {advice}")
 
@@ -97,6 +112,17 @@ def require_rising_counts(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be whole numbers in rising order, got {list(value)}; say {sorted(set(value))}.")
 
 
+SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
+
+
+def require_seed(name: str, value: Any, *, least: int = SEEDS.start) -> None:
+    """Refuse anything but a whole number that every generator of random numbers takes."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {shown(value)}; pass one, say 0.")
+    if value not in SEEDS or value < least:
+        raise ValueError(f"{name} must be a whole number from {least} to 2**64 - 1, got {value}; pass one, say 0.")
+
+
 def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
     """Refuse anything but a non-empty two-dimensional floating-point tensor."""
     if not isinstance(value, Tensor):
@@ -109,8 +135,15 @@ def require_matrix(name: str, value: Any, shape: str = "[N, d]") -> None:
         )
     if value.dtype not in FLOAT_TYPES:
         raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}; call .float() on it.")
+    require_dense(name, value)
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}; skip empty batches.")
+
+
+def require_dense(name: str, value: Tensor) -> None:
+    """Refuse a tensor that stores its values in another way than one after another."""
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {value.layout}; call .to_dense() on it.")
 
 
 def view_names(count: int) -> tuple[str, ...]:
@@ -138,6 +171,8 @@ def require_views(views: Sequence[Tensor], negatives: Tensor | None) -> None:
                 "row i of both must be views of sample i."
             )
         _require_same_kind(name, z, z_a)
+    if z_a.is_meta:
+        raise TypeError(f"{names[0]} must have values, got a tensor on the meta device; make it on a real one.")
     if negatives is None:
         return
     require_matrix("negatives", negatives, "[M, d]")
@@ -173,6 +208,18 @@ def unusable_rows(name: str, rows: Tensor, *, directions: bool) -> str | None:
             f"{int(zero.nonzero()[0])}; look for dead units at the end of the projection head."
         )
     return None
+
+
+LARGEST_SCALE = 1e30  # larger inverse temperatures make scores that float32 cannot hold sums and differences of
+
+
+def refuse_transforms() -> None:
+    """Called before every hand-written gradient: the transforms of torch.func cannot see into it."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "a contrast must be called outside torch.func and vmap, got a call inside one; use loss.backward() or "
+            "torch.autograd.grad, and a loop over batches."
+        )
 
 
 def refuse_double_backward() -> None:

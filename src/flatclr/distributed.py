@@ -83,6 +83,13 @@ def fail_together(problem: str | None, device: torch.device, ranks: Ranks) -> No
         )
 
 
+def any_rank(yes: bool, device: torch.device, ranks: Ranks) -> bool:
+    """Whether it holds on any rank; all of them must ask."""
+    if ranks.size == 1:
+        return yes
+    return bool(_all_gather(torch.tensor([yes], device=device, dtype=torch.uint8), ranks).any())
+
+
 def gather_views(x_Vn: Tensor, ranks: Ranks) -> Tensor:
     """[V, n, ...] on each rank -> [V, W * n, ...] on all, in one-process order. No gradient passes."""
     if ranks.size == 1:

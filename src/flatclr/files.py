@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, and files of lines that may end in a torn one."""
+"""Files that appear whole or not at all, that say whether they were changed since, or that may end in a torn line."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -31,6 +32,38 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
             os.close(descriptor)
 
 
+class UncheckedWarning(UserWarning):
+    """Something was written by a version that left no checksum or identity, so that damage could not be looked for."""
+
+
+SEAL = "# sha256: "
+
+
+def sealed(text: str) -> str:
+    """Lines of YAML with their checksum as a comment at the end.
+
+    >>> read_sealed(sealed("steps: 3\\n"))
+    ('steps: 3\\n', True)
+    """
+    return f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def read_sealed(text: str) -> tuple[str, bool | None]:
+    """The lines, and whether they are those that were sealed; None where they never were."""
+    content, seal, digest = text.rpartition(SEAL)
+    if not seal:
+        return text, None
+    return content, hashlib.sha256(content.encode()).hexdigest() == digest.strip()
+
+
+def parse_json(content: str | bytes) -> Any:
+    """What JSON says; every way in which it can be wrong is a ValueError."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("values nested too deeply") from None
+
+
 def json_ready(value: Any) -> Any:
     """The same with text for numbers that are not finite: JSON knows none of these.
 
@@ -45,11 +78,13 @@ def json_ready(value: Any) -> Any:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file that is appended to, none if there is no file; a torn last line is passed over."""
+    """The whole lines of a file that is appended to, none if there is no file; others than objects are passed over."""
     rows = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = parse_json(line)
+        except ValueError:
             continue
+        if isinstance(row, dict):
+            rows.append(row)
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -19,11 +20,21 @@ from typing import IO, Any
 import torch
 import yaml
 
-from flatclr.files import read_json_lines, replace_files
+from flatclr.files import parse_json, read_json_lines, read_sealed, replace_files, sealed
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
 SIDES = ("encoder_x", "encoder_y")  # folders of a run on pairs
+REPORT, EVENTS = "report.html", "events.out.tfevents.*"
+LEFT_BY_RUNS = (
+    *(CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, *SIDES, "encoder.safetensors", "encoder.json", REPORT, "evaluation"),
+    EVENTS,
+)
+WITHOUT_EFFECT = (  # settings that leave the weights as they are; the data have a fingerprint of their own
+    *("out", "data", "data_dir", "workers", "resident_gib", "max_bad_images", "device", "graph", "compile", "wandb"),
+    *("log_every", "eval_every", "eval_start", "eval_samples", "checkpoint_every", "checkpoint_minutes"),
+    "max_bad_steps",
+)
 
 
 @dataclass(frozen=True)
@@ -34,24 +45,19 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
-        """A new directory; one that holds a run already, or just got one, is refused, so that nothing is lost."""
-        settings = yaml.safe_dump(dict(config), sort_keys=False).encode()
+        """A new directory; one that holds anything of a run already is refused, so that nothing is lost or mixed."""
+        settings = sealed(yaml.safe_dump(dict(config), sort_keys=False)).encode()
         if path.exists() and not path.is_dir():
             raise FileExistsError(f"the output directory must not be a file, got {path}; choose another --out.")
+        _refuse_taken(path)
         path.mkdir(parents=True, exist_ok=True)
-        try:
-            (path / CONFIG).open("x").close()  # of several runs that start here at once, one gets it
-        except FileExistsError:
-            raise FileExistsError(
-                f"the output directory must not hold a run yet, got {path}; resume it with --resume {path} or choose "
-                "another --out."
-            ) from None
         run = cls(path)
         try:
-            replace_files({path / CONFIG: settings})
-        except BaseException:
-            (path / CONFIG).unlink()
-            raise
+            with run.locked():
+                _refuse_taken(path)
+                _create_whole(path / CONFIG, settings)
+        except RunAtWorkError:
+            raise _taken(path) from None
         run.write_json(ENVIRONMENT, environment())
         return run
 
@@ -63,6 +69,11 @@ class RunDirectory:
             )
         return cls(path)
 
+    @staticmethod
+    def begun_in(path: Path) -> bool:
+        """Whether a run was begun there; settings of no length are what a kill left of none."""
+        return (path / CONFIG).is_file() and (path / CONFIG).stat().st_size > 0
+
     @property
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
@@ -72,21 +83,48 @@ class RunDirectory:
         """One process at a time writes here; the system releases the lock of a killed one."""
         with (self.path / LOCK).open("a") as file:
             if not _lock(file):
-                raise ValueError(
+                raise RunAtWorkError(
                     f"a run must be written by one process at a time, got {self.path}, where one is at work; wait for "
                     "it, or stop it."
                 )
             yield
 
     def config(self) -> dict[str, Any]:
+        """Its settings.
+
+        Raises:
+            ValueError: the file is not as the run wrote it.
+        """
         path = self.path / CONFIG
         try:
-            loaded = yaml.safe_load(path.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            text, untouched = self._settings()
+            loaded = yaml.safe_load(text)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise ValueError(f"{path} must hold named settings, got a damaged file; restore it.") from error
         if not isinstance(loaded, dict):
             raise ValueError(f"{path} must hold named settings, got {type(loaded).__name__}; restore it.")
+        if untouched is False:
+            raise ValueError(
+                f"{path} must be as the run wrote it, got a file that does not match its checksum; restore it, or, if "
+                "you changed it yourself, remove its last line."
+            )
         return loaded
+
+    def unchecked(self) -> str | None:
+        """What to say of settings that came without a checksum."""
+        if self._settings()[1] is not None:
+            return None
+        return (
+            f"{self.path / CONFIG} could not be checked for damage: it has no checksum, as those of earlier versions."
+        )
+
+    def identity(self) -> str:
+        """The settings that decide what its weights become; checkpoints carry it to tell whose they are."""
+        settings = {name: value for name, value in self.config().items() if name not in WITHOUT_EFFECT}
+        return json.dumps(settings, sort_keys=True, default=str)
+
+    def _settings(self) -> tuple[str, bool | None]:
+        return read_sealed((self.path / CONFIG).read_text(encoding="utf-8"))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         replace_files({self.path / name: json.dumps(content, indent=2).encode()})
@@ -95,8 +133,10 @@ class RunDirectory:
         """What resuming here changes of that on which bit-identical weights depend."""
         path = self.path / ENVIRONMENT
         try:
-            then, now = json.loads(path.read_text()) if path.exists() else {}, environment()
+            then, now = parse_json(path.read_text()) if path.exists() else {}, environment()
         except ValueError:
+            return [f"{path} is damaged"]
+        if not isinstance(then, dict):
             return [f"{path} is damaged"]
         names = ("torch", "device", "threads", "deterministic")
         return [f"{n} was {then[n]}, is {now[n]}" for n in names if n in then and then[n] != now[n]]
@@ -107,12 +147,60 @@ class RunDirectory:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        return read_json_lines(self.path / METRICS)
+        rows = read_json_lines(self.path / METRICS)
+        return [row for row in rows if isinstance(row.get("step", 0), int | float)]
 
     def drop_metrics_after(self, step: int) -> None:
         """Forget what a run wrote after the checkpoint it resumes from: it is about to write it again."""
         kept = [json.dumps(row) + "\n" for row in self.metrics() if row.get("step", 0) <= step]
         replace_files({self.path / METRICS: "".join(kept).encode()})
+
+
+class RunAtWorkError(ValueError):
+    """Another process writes into a run directory."""
+
+
+def _refuse_taken(path: Path) -> None:
+    """Refuse a directory with anything that a run wrote; settings of no length are what a kill left of nothing."""
+    there = [found.name for name in LEFT_BY_RUNS for found in sorted(path.glob(name))]
+    if there == [CONFIG] and (path / CONFIG).is_file() and (path / CONFIG).stat().st_size == 0:
+        return
+    if CONFIG in there:
+        raise _taken(path)
+    if there:
+        raise FileExistsError(
+            f"the output directory must hold nothing of another run, got {path} with {there[0]}; choose another --out, "
+            "or move that away."
+        )
+
+
+def _taken(path: Path) -> FileExistsError:
+    return FileExistsError(
+        f"the output directory must not hold a run yet, got {path}; resume it with --resume {path} or choose "
+        "another --out."
+    )
+
+
+def _create_whole(path: Path, content: bytes) -> None:
+    """A file that appears with all of its content, for one process of those that try."""
+    part = path.with_name(f".{path.name}.part")
+    if path.exists():
+        path.unlink()
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            raise _taken(path.parent) from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            os.replace(part, path)  # a file system without links
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _lock(file: IO[str]) -> bool:

@@ -124,3 +124,11 @@ def test_labels_that_are_not_class_numbers_are_refused() -> None:
         diagnostics.simplex_etf_distance(torch.eye(2), torch.arange(3))
     with pytest.raises(ValueError, match="at least 2 classes, got 1"):
         diagnostics.simplex_etf_distance(torch.eye(2), torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_effective_rank_refuses_features_that_are_not_finite(value: float) -> None:
+    features = torch.ones(6, 3)
+    features[2, 1] = value
+    with pytest.raises(ValueError, match="features must be finite, got NaN or Inf in 1 of 6 rows, first in row 2"):
+        diagnostics.effective_rank(features)

@@ -22,8 +22,8 @@ TOLD_ELSEWHERE = {
     "PairSet",
 }  # by tables, or by the function that makes one
 HANDED_TO_USERS = {  # what users get and never make
-    "Event", "Started", "Measured", "Logged", "Evaluated", "Saved", "Warned", "Finished", "RunResult", "Setting",
-    "TrainingStoppedError", "LinearProbe", "Retrieval",
+    "Event", "Started", "Measured", "Logged", "Evaluated", "Saved", "Warned", "Stopped", "Finished", "RunResult",
+    "Setting", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from flatclr.models import (
     load_encoder,
     save_encoder,
 )
+from flatclr.models.saving import with_checksum
 from tests.support.networks import one_line, trained
 
 NORMALISATION = Normalisation(mean=(0.2860,), std=(0.3530,))
@@ -32,7 +33,7 @@ def saved(tmp_path: Path) -> Path:
 
 def edit(folder: Path, **changes: Any) -> None:
     path = folder / "encoder.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(json.dumps(with_checksum(json.loads(path.read_text()) | changes)))
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -187,7 +188,22 @@ def test_a_description_that_does_not_fit_is_refused_in_one_line(saved: Path, cas
     assert one_line(e)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe\x00", b"[1, 2]", b"null"])
+@pytest.mark.parametrize("field", ["encoder", "normalisation", "sha256", "description"])
+def test_a_description_without_one_of_its_fields_is_refused_in_one_line(saved: Path, field: str) -> None:
+    document = json.loads((saved / "encoder.json").read_text())
+    del document[field]
+    (saved / "encoder.json").write_text(json.dumps(with_checksum(document)))
+    with pytest.raises(ValueError, match=f"must have a valid field '{field}', got none; copy it again") as e:
+        load_encoder(saved)
+    assert one_line(e)
+
+
+def test_a_description_with_numbers_for_keys_comes_back(tmp_path: Path) -> None:
+    save_encoder(tmp_path, trained(), description={10: "ten", 9: "nine"})
+    assert load_encoder(tmp_path).description == {"10": "ten", "9": "nine"}
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe\x00", b"[1, 2]", b"null", b"[" * 100_000])
 def test_a_description_that_is_no_json_is_refused_in_one_line(saved: Path, text: bytes) -> None:
     (saved / "encoder.json").write_bytes(text)
     with pytest.raises(ValueError, match=r"encoder\.json must be") as e:

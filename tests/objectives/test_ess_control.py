@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 
 import pytest
 import torch
@@ -307,3 +308,15 @@ def test_solving_never_waits_for_the_device(route: str) -> None:
     with FakeTensorMode():
         z_a, z_b = (torch.randn(8, 4, requires_grad=True) for _ in range(2))
         flatclr.FlatNCE(EssControl(per_anchor=True), route=route)(z_a, z_b).backward()
+
+
+@pytest.mark.parametrize("name", ["inverse_temperature", "target_ess"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_a_state_that_no_step_could_mend_is_refused_and_changes_nothing(name: str, value: float) -> None:
+    control = EssControl(0.3)
+    damaged = {**control.state_dict(), name: torch.tensor(value)}
+    with pytest.raises(
+        ValueError, match=f"the state of EssControl must have {name} > 0 .*; load an earlier checkpoint"
+    ):
+        control.load_state_dict(damaged)
+    assert (control.target, control.inverse_temperature.item()) == (0.3, 10.0)

@@ -1,11 +1,14 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch-too] [--sogclr-too]
+python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch-too] [--sogclr-too]
+    [--signals] [--pids]
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -13,7 +16,9 @@ from torch import Tensor
 
 from flatclr.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.launch import process_group
+from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
 
 
@@ -45,13 +50,23 @@ def network_of(run: Path) -> dict[str, Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
-    with process_group():
-        found = train(config(out, steps), resume=out if "--resume" in sys.argv else None)
-        sys.stdout.write(f"{found.path}\n")
-        if "--micro-batch-too" in sys.argv:
-            train(config(out.with_name("micro"), steps, micro_batch=2))
-        if "--sogclr-too" in sys.argv:
-            train(config(out.with_name("sogclr"), 6, objective="sogclr", micro_batch=2))
+    stop = StopRequest() if "--signals" in sys.argv else None
+    with nullcontext() if stop is None else stop.on_signals():
+        try:
+            with process_group() as ranks:
+                if "--pids" in sys.argv:
+                    (out.parent / f"pid-{ranks.rank}").write_text(str(os.getpid()))
+                resume, auto_resume = out if "--resume" in sys.argv else None, "--auto-resume" in sys.argv
+                found = train(config(out, steps), resume=resume, auto_resume=auto_resume, stop=stop)
+                sys.stdout.write(f"{found.path}\n")
+                if "--micro-batch-too" in sys.argv:
+                    train(config(out.with_name("micro"), steps, micro_batch=2))
+                if "--sogclr-too" in sys.argv:
+                    train(config(out.with_name("sogclr"), 6, objective="sogclr", micro_batch=2))
+        except TrainingInterruptedError:
+            sys.exit(RESUME_ME)
+        except TrainingStoppedError as error:
+            sys.exit(f"flatclr: {error}")
 
 
 if __name__ == "__main__":

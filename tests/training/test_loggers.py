@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,23 @@ from flatclr.training.trainer import train
 from tests.support.training_worker import config
 
 
-def test_tensorboard_shows_what_metrics_hold_also_after_a_resume(tmp_path: Path) -> None:
+def _back(stamp: float) -> float:
+    return stamp - 3600
+
+
+@pytest.mark.parametrize("clock", [None, _back], ids=["clock goes on", "clock goes back"])
+@pytest.mark.parametrize("checkpoints", ["step-000000010.*", "*"], ids=["from a checkpoint", "from the seed"])
+def test_tensorboard_shows_what_metrics_hold_also_after_a_resume(
+    checkpoints: str, clock: Callable[[float], float] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = train(config(tmp_path / "run", 10, eval_every=5))
-    (result.path / "checkpoint" / "step-000000010.pt").unlink()
+    result = train(config(tmp_path / "run", 10, eval_every=5, eval_start=True))
+    for file in (result.path / "checkpoint").glob(checkpoints):
+        file.unlink()
+    if clock is not None:
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: clock(now()))
     train(TrainConfig(), resume=result.path)
     events = EventAccumulator(str(result.path)).Reload()
     rows = RunDirectory.open(result.path).metrics()

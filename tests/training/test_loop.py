@@ -63,7 +63,8 @@ def test_a_loop_goes_on_where_a_state_was_taken(tmp_path: Path) -> None:
             states[step] = deepcopy(state_of(whole, step))
 
     Loop(whole, Kept()).run()
-    Loop(fresh, Remembered(), step=restore(fresh, states[4])).run()
+    assert restore(fresh, states[4], tmp_path) == []
+    Loop(fresh, Remembered(), step=4).run()
     torch.testing.assert_close(
         fresh.train_step.network.state_dict(), whole.train_step.network.state_dict(), rtol=0, atol=0
     )

@@ -15,6 +15,7 @@ from flatclr.models.network import TwoTowers
 from flatclr.models.saving import load_encoder
 from flatclr.runs import RunDirectory
 from flatclr.training.build import build
+from flatclr.training.events import Event, Warned
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
 from tests.support.training import paired_npz
@@ -63,3 +64,19 @@ def test_paired_data_have_no_view_size(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", x=np.random.rand(40, 3).astype("f"), y=np.random.rand(40, 2).astype("f"))
     with pytest.raises(ValueError, match=r"view_size must be None for paired data, got 20"):
         train(config(tmp_path / "run", 3, data=str(tmp_path / "pairs.npz"), encoder="auto", view_size=20))
+
+
+def test_paired_data_are_compared_across_unless_a_pairing_is_named(tmp_path: Path) -> None:
+    pairs = Dataset("pairs", PairedArrays(torch.rand(64, 4), torch.rand(64, 4)), None)
+    settings = config(tmp_path / "run", 2, encoder="auto", encoder_options={})
+    with pytest.raises(ValueError, match="objective must have pairing='cross' for paired data, got 'two_view'"):
+        train(settings, data=pairs, objective=flatclr.InfoNCE(gather=True))
+    for own, pairing in ((None, "two_view"), (None, "within"), (flatclr.InfoNCE(gather=True), "two_view")):
+        heard: list[Event] = []
+        named = settings.changed(pairing=pairing, out=str(tmp_path / f"{pairing}-{own is None}"))
+        train(named, data=pairs, objective=own, on_event=[heard.append])
+        said = [event.message for event in heard if isinstance(event, Warned)]
+        assert (
+            f"pairing {pairing!r} compares rows of one side with each other too; for paired data 'cross' is usual."
+            in said
+        )

@@ -56,6 +56,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "view_size": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "workers": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "resident_gib": (-1.0, "must be a finite number > -1e-12, got -1.0; pass 0 or more"),
+    "max_bad_images": (1.5, "max_bad_images must be a finite number"),
     "encoder_options": (3, "must be named values, got 3"),
     "head_layers": (7, "must be a whole number >= 1 and <= 3, got 7; 1 is a linear head"),
     "encoder": (3, "must be text, got 3; say 'resnet18'"),

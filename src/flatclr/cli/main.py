@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -14,7 +15,8 @@ from flatclr.cli.mi import mi_command
 from flatclr.cli.options import Command
 from flatclr.cli.report import report_command
 from flatclr.cli.train import train_command
-from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.stopping import RESUME_ME
 
 app = typer.Typer(
     name="flatclr",
@@ -46,20 +48,36 @@ def _commands(
 
 
 def main() -> None:
-    """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1."""
+    """Bad input ends with one line and exit code 2; a run that had to stop, with one line and exit code 1.
+
+    A run that was asked to stop, and can go on, ends with one line and exit code 75.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
-        code = app(prog_name="flatclr", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(prog_name="flatclr", standalone_mode=False)
     except (ValueError, TypeError, OSError, ImportError) as error:
         _stop(str(error), 2)
+    except TrainingInterruptedError as error:
+        _stop(str(error), RESUME_ME)
     except TrainingStoppedError as error:
         _stop(str(error), 1)
-    except typer.Abort:
+    except typer.Abort as abort:
+        if isinstance(abort.__cause__, EOFError):  # which click takes for Ctrl-D
+            _stop(f"a file must be whole, got one that ends too early ({abort.__cause__}); write it again.", 2)
         _stop("interrupted.", 1)
     except Exception as error:  # a wrong option is an error of click's, of which typer may bring a copy of its own
         if not hasattr(error, "format_message"):
             raise
         _refuse_usage(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"flatclr: {message}", file=sys.stderr)
 
 
 def _refuse_usage(error: Any) -> NoReturn:

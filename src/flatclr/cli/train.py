@@ -11,8 +11,10 @@ import yaml
 from flatclr.cli.options import OUTPUT, SETTINGS, option_of, settings_without_option
 from flatclr.report.page import write_report
 from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingInterruptedError
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
+from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
 
 Option = typer.Option
@@ -31,9 +33,19 @@ def train_command(
         str | None,
         Option(help="Go on with the run in this directory, with its own settings.", rich_help_panel=START),
     ] = None,
+    auto_resume: Annotated[
+        bool,
+        Option(
+            "--auto-resume",
+            help="Go on with the run that --out holds, if it holds one: the same command begins a run and goes on with "
+            "it.",
+            rich_help_panel=START,
+        ),
+    ] = False,
     data: Annotated[str | None, option_of("data")] = None,
     data_dir: Annotated[str | None, option_of("data_dir")] = None,
     image_size: Annotated[int | None, option_of("image_size")] = None,
+    max_bad_images: Annotated[float | None, option_of("max_bad_images")] = None,
     encoder: Annotated[str | None, option_of("encoder")] = None,
     objective: Annotated[str | None, option_of("objective")] = None,
     ess_target: Annotated[
@@ -77,10 +89,11 @@ def train_command(
 ) -> None:
     """Train an encoder without labels and write a run directory.
 
-    Defaults are those without a recipe; a recipe has its own.
+    Defaults are those without a recipe; a recipe has its own. Asked by SIGTERM, SIGUSR1, SIGHUP or Ctrl-C to stop, a
+    run writes a checkpoint and ends with exit code 75: it can go on.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for name in ("recipe", "resume", "setting", "as_json"):
+    for name in ("recipe", "resume", "auto_resume", "setting", "as_json"):
         given.pop(name, None)
     if recipe == "list":
         for name, make in RECIPES.items():
@@ -93,14 +106,26 @@ def train_command(
         if given.get(one) is not None and given.get(other) is not None:
             flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
             raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
+    if resume == "":
+        raise ValueError("--resume must name a run directory, got ''; pass one, or leave it out.")
     if resume is not None and given:
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
 
     from flatclr.cli.display import JsonLines, LiveDisplay
 
-    with process_group() as ranks, JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display:
-        result = train(config, resume=resume, on_event=[display])
+    stop = StopRequest()
+    with (
+        stop.on_signals(),
+        process_group() as ranks,
+        JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display,
+    ):
+        try:
+            result = train(config, resume=resume, auto_resume=auto_resume, on_event=[display], stop=stop)
+        except TrainingInterruptedError:
+            if ranks.rank == 0:
+                raise
+            raise typer.Exit(RESUME_ME) from None  # the first process says it for all
         if ranks.rank == 0:
             display.report(write_report(result.path))
 
@@ -131,8 +156,8 @@ def _parsed(text: str) -> tuple[str, Any]:
         raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
     try:
         parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {name} must have a YAML value, got {value!r}; say --set 'views={{}}'.") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(f"--set {name} must have a YAML value, got {value!r:.80}; say --set 'views={{}}'.") from error
     if isinstance(parsed, str):
         with suppress(ValueError):
             parsed = float(parsed)  # YAML 1.1 takes 1e-4 for text

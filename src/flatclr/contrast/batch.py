@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flatclr import distributed
-from flatclr.checks import FLOAT_TYPES, unusable_rows, view_names
+from flatclr.checks import FLOAT_TYPES, refuse_transforms, unusable_rows, view_names
 from flatclr.contrast.known import Known, known_of, without_nothing
 from flatclr.contrast.numerics import Cached, accumulation_type, unit_rows
 from flatclr.contrast.options import GIVEN_NAMES, Given, Options
@@ -40,6 +40,7 @@ class Batch:
         cls, views: tuple[Tensor, ...], options: Options, negatives: Tensor | None = None, **given: Unpack[Given]
     ) -> Self:
         """A batch from embeddings as they came; refuses, on every rank, what does not fit together."""
+        refuse_transforms()
         if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
             views = views[0].unbind()
         if given:
@@ -108,7 +109,9 @@ class Batch:
     @property
     def stack(self) -> Tensor:
         """All views of this rank in accumulation precision, not yet normalised: [V n, d]."""
-        return torch.cat(self.views).to(accumulation_type(self.views[0]))
+        precision = accumulation_type(self.views[0])
+        # before they are joined: autocast to another half type cannot join them
+        return torch.cat([z if z.dtype == precision else z.to(precision) for z in self.views])
 
     @Cached
     def own_Vnd(self) -> Tensor:
@@ -167,8 +170,12 @@ def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
     first = views[0]
     if not isinstance(first, Tensor) or first.dim() != 2 or first.dtype not in FLOAT_TYPES or first.numel() == 0:
         return False
+    if first.is_meta:
+        return False
     for z in views:
         if not isinstance(z, Tensor) or z.shape != first.shape or z.dtype != first.dtype or z.device != first.device:
+            return False
+        if z.layout != torch.strided:
             return False
     return negatives is None
 

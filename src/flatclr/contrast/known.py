@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flatclr import distributed
-from flatclr.checks import FLOAT_TYPES
+from flatclr.checks import FLOAT_TYPES, require_dense
 from flatclr.contrast.numerics import Cached
 from flatclr.contrast.options import Given
 from flatclr.contrast.relation import Layout, Views
@@ -125,6 +125,7 @@ def _require_hard_negatives(hard: Any, like: Tensor) -> None:
     samples, d = like.shape
     if not isinstance(hard, Tensor):
         raise TypeError(f"hard_negatives must be a torch.Tensor [N, H, d], got {type(hard).__name__}; stack them.")
+    require_dense("hard_negatives", hard)
     if hard.dim() != 3 or hard.shape[0] != samples or hard.shape[1] == 0 or hard.shape[2] != d:
         raise ValueError(
             f"hard_negatives must have shape [{samples}, H, {d}], got {list(hard.shape)}; "
@@ -147,6 +148,7 @@ def _codes(name: str, codes: Any, count: int, device: torch.device) -> Tensor | 
             f"{name} must be {count} whole numbers, one per sample, got {type(codes).__name__} ({error}); "
             "number them with integers."
         ) from error
+    require_dense(name, codes)
     if codes.dim() != 1 or len(codes) != count or codes.dtype.is_floating_point or codes.dtype.is_complex:
         raise ValueError(
             f"{name} must be {count} whole numbers, one per sample, got {codes.dtype} of shape {list(codes.shape)}; "

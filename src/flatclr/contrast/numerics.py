@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from flatclr.checks import refuse_double_backward
+from flatclr.checks import refuse_double_backward, refuse_transforms
 
 _NOTHING = nullcontext()
 T = TypeVar("T")
@@ -67,6 +67,7 @@ def unit_rows(rows_Nd: Tensor) -> Tensor:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
+    refuse_transforms()
     unit: Tensor = _UnitRows.apply(rows_Nd)
     return unit
 

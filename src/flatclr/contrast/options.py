@@ -100,7 +100,8 @@ class Options:
         if self.generator is not None:
             GENERATORS[id(self.generator)] = self.generator
         if self.false_negative_margin is not None:
-            require_number("false_negative_margin", self.false_negative_margin, advice="0.1 is a usual choice.")
+            margin, advice = self.false_negative_margin, "0.1 is a usual choice."
+            require_number("false_negative_margin", margin, above=-10, below=10, advice=advice)
             if not self.normalize:
                 raise ValueError(
                     "false_negative_margin must be measured in cosines, got normalize=False; leave one of them out."

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_matrix, require_number
+from flatclr.checks import LARGEST_SCALE, require_dense, require_matrix, require_number
 from flatclr.contrast import route
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.numerics import accumulation_type, dense_ess
@@ -313,6 +313,7 @@ def stats_from_scores(scores_NM: Tensor) -> ContrastStats:
 def require_inverse_temperature(value: float | Tensor) -> None:
     """A tensor on another device is trusted: to look at its value would wait for it."""
     if isinstance(value, Tensor):
+        require_dense("inverse_temperature", value)
         if value.numel() == 0 or (value.dim() > 1 and value.numel() > 1):
             raise ValueError(
                 f"inverse_temperature must be a number, a 0-dim tensor or one value per anchor, got "
@@ -320,5 +321,10 @@ def require_inverse_temperature(value: float | Tensor) -> None:
             )
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return
-        value = value.min().item()
+        low, value = value.min().item(), value.max().item()
+        require_number("inverse_temperature", low, above=0, advice="pass 1 / temperature.")
     require_number("inverse_temperature", value, above=0, advice="pass 1 / temperature.")
+    if value >= LARGEST_SCALE:
+        raise ValueError(
+            f"inverse_temperature must be < {LARGEST_SCALE:g}, got {value:g}; float32 cannot hold its scores."
+        )

@@ -8,14 +8,18 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import zipfile
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+
+from flatclr.checks import require_dense
 
 CHUNK = 1024
 MOST_CLASSES = 1_000_000
@@ -53,6 +57,7 @@ def image_tensor(images: Any, *, image_size: int | None = None, name: str = "ima
 
 def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
+        require_dense(name, value)
         return value.detach().cpu()
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -95,14 +100,15 @@ def require_room(shape_NCHW: tuple[int, int, int, int], name: str) -> None:
     """Refuse images that the machine cannot hold: as uint8, and a chunk of them as float to resize it."""
     N, C, H, W = shape_NCHW
     need = (N + 4 * min(N, CHUNK)) * C * H * W
-    if need > (installed := _memory_bytes()):
+    if need > (installed := memory_bytes()):
         raise ValueError(
             f"{name} must fit into memory, got {N} images of {C} x {H} x {W} that need {need / 2**30:,.0f} GiB of "
             f"{installed / 2**30:,.0f}; pass a smaller image size, or fewer images."
         )
 
 
-def _memory_bytes() -> float:
+def memory_bytes() -> float:
+    """What is installed; infinite where the system does not say."""
     if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
         return math.inf
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -129,6 +135,40 @@ def _first_not_finite(rows: Tensor, first: int) -> str:
     )
 
 
+def require_honest_arrays(path: Path) -> None:
+    """Refuse an .npy or .npz file whose headers claim more than it holds, or than memory holds; nothing else is read.
+
+    Raises:
+        ValueError: with what was found, for a message about the file.
+    """
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            file.seek(0)
+            _require_claim(file, path.stat().st_size)
+            return
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if (total := sum(member.file_size for member in members)) > memory_bytes():
+            raise ValueError(f"arrays of {total / 2**30:,.0f} GiB, more than memory holds")
+        for member in members:
+            with archive.open(member) as stream:
+                _require_claim(stream, member.file_size)
+
+
+def _require_claim(stream: IO[bytes], size: int) -> None:
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if size == 0:
+        raise ValueError("an empty file")
+    if stream.read(6) != b"\x93NUMPY":
+        return  # whoever reads it says what it is
+    version = tuple(stream.read(2))
+    if version in readers:
+        shape, _, dtype = readers[version](stream)
+        claimed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
+        if claimed > there and not dtype.hasobject:
+            raise ValueError(f"a header that claims {claimed:,} bytes where {there:,} follow")
+
+
 def float_rows(value: Any, name: str) -> Tensor:
     rows = _as_tensor(value, name)
     if not rows.is_floating_point():
@@ -151,6 +191,10 @@ def label_array(labels: Any, name: str) -> NDArray[Any]:
     >>> label_array([0.0, 2.0], "images")
     array([0, 2])
     """
+    if isinstance(labels, Tensor):
+        require_dense(f"{name}: labels", labels)
+        labels = labels.detach().cpu()
+        labels = labels.double() if labels.is_floating_point() else labels  # NumPy knows no bfloat16
     given = np.asarray(labels)
     if given.dtype.kind != "f":
         return given

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ JOB = 16  # images: long enough that talking about them costs little, short enou
 MOST_THREADS = 2
 NICENESS = 10  # of decoding processes: where all cores are busy, the step that waits for the host comes first
 PIPE_BYTES = 2**20
+SIXTEEN_BITS_AS_I = ("PNG", "PPM")  # formats whose images of mode I are those of 16 bits
+UNREACHABLE = "not reached: "  # how a reason begins where the system, not the image, is the problem
 
 
 class Place(NamedTuple):
@@ -42,10 +45,19 @@ class Place(NamedTuple):
 
     def open(self) -> BinaryIO:
         if self.size is None and not self.offset:
-            return open(self.path, "rb")
-        with open(self.path, "rb") as file:
+            return open(self.path, "rb", opener=_open_regular)
+        with open(self.path, "rb", opener=_open_regular) as file:
             file.seek(self.offset)
             return io.BytesIO(file.read(-1 if self.size is None else self.size))
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """As os.open; a pipe, a socket or a device is refused, where reading could wait for ever."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("a pipe, a socket, a device or a folder, and no file")
+    return descriptor
 
 
 class Openable(Protocol):
@@ -60,29 +72,44 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
         with file.open() as stream, Image.open(stream) as image:
             image.draft(mode, (size, size))  # lets JPEG decode at a fraction of its size
             ImageOps.exif_transpose(image, in_place=True)
-            flat = _eight_bit(image).convert(mode)
+            flat = _on_white(_eight_bit(image)).convert(mode)
             side = min(flat.size)
             left, top = (flat.width - side) // 2, (flat.height - side) // 2
             square = flat.crop((left, top, left + side, top + side))
             square = square.resize((size, size), Image.Resampling.BILINEAR)
         out_CSS[:] = np.asarray(square).reshape(size, size, channels).transpose(2, 0, 1)
     except Exception as error:  # decoders fail in many ways on damaged files
+        if isinstance(error, OSError) and error.errno is not None:
+            return f"{UNREACHABLE}{os.strerror(error.errno)}"
         return reason_of(error)
     return None
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would clip at 255
+    if image.mode == "I" and image.format in SIXTEEN_BITS_AS_I:
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode} have no known brightness range; save it with 8 or 16 bits")
-    if image.mode == "P" and "transparency" in image.info:
-        return image.convert("RGBA")
     return image
+
+
+def has_alpha(image: Image.Image) -> bool:
+    """Whether parts of it may be transparent."""
+    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """What a person sees of it: colours under transparent pixels are whatever a program left there."""
+    if not has_alpha(image):
+        return image
+    seen = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
 
 
 def decode_all(files: Sequence[Openable], out_NCSS: Pixels) -> dict[int, str]:
@@ -222,6 +249,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started this one, whose end ends it
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):  # for the program that started this one, whose end ends it
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     with suppress(BrokenPipeError):
         serve(sys.stdin.buffer, sys.stdout.buffer)

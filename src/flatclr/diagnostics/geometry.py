@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_matrix, require_number, require_one_of, require_views
+from flatclr.checks import require_matrix, require_number, require_one_of, require_views, unusable_rows
 from flatclr.contrast import contrast_stats
 from flatclr.contrast.numerics import accumulation_type, unit_rows
 from flatclr.contrast.numerics import alignment as alignment_per_pair
@@ -75,6 +75,9 @@ def effective_rank(features: Tensor) -> Tensor:
     Reference: Garrido et al. 2023.
     """
     require_matrix("features", features)
+    problem = unusable_rows("features", features, directions=False)
+    if problem is not None:
+        raise ValueError(problem)
     rows = features.double()
     centred = rows - rows.mean(0)
     # their squares are those of the smaller Gram matrix, found many times faster, up to rounding of the largest

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from flatclr.checks import require_count, require_one_of
+from flatclr.checks import require_count, require_one_of, require_seed
 from flatclr.data.named import Progress
 from flatclr.data.sources import Dataset
 from flatclr.evaluation.layers import is_output
@@ -59,6 +59,11 @@ class EvaluationRequest:
         if not self.protocols:
             raise ValueError("protocol must name at least one, got none; pass 'knn'.")
         require_count("draws", self.draws, advice="5 is the default.")
+        require_seed("seed", self.seed)
+        if self.image_size is not None:
+            require_count("image_size", self.image_size, advice="pass the side in pixels, or leave it out.")
+        if self.run_or_encoder == "":
+            raise ValueError("an encoder must be named, got ''; pass a run directory, a file or timm:NAME.")
 
     @property
     def protocols(self) -> list[str]:

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from flatclr.checks import require_count, require_number
+
 _LARGEST_CHECK = 4096  # rows: a check costs their square
 Curve = tuple[tuple[int, float], ...]  # (step, validation nats)
 
@@ -40,6 +42,16 @@ class FitSettings:
     weight_decay: float = 1e-3
     check_every: int = 50
     patience: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "check_every"):
+            require_count(name, getattr(self, name), advice=f"{getattr(FitSettings, name)} is the default.")
+        for name in ("steps", "patience"):
+            require_number(name, getattr(self, name), above=-1, advice="pass 0 or more.")
+        if self.batch_size is not None:
+            require_count("batch_size", self.batch_size, advice="None leaves it to the method.")
+        require_number("learning_rate", self.learning_rate, above=0)
+        require_number("weight_decay", self.weight_decay, above=-1e-12, advice="pass 0 or more.")
 
 
 FAST = FitSettings(steps=200, hidden=32, check_every=25, patience=3)

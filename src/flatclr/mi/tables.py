@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,15 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from flatclr.data.arrays import require_honest_arrays
+from flatclr.data.decoding import reason_of
 from flatclr.mi.arrays import Array
 from flatclr.mi.inputs import as_rows
 
-_NUMPY_ERRORS = (ValueError, OSError, BadZipFile)
+_NUMPY_ERRORS = (
+    *(ValueError, OSError, EOFError, MemoryError, NotImplementedError, SyntaxError, BadZipFile),
+    zlib.error,
+)
 
 
 def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
@@ -56,18 +62,19 @@ def _read_frame(path: Path) -> Any:
 def _load(path: Path) -> Any:
     """The array of an .npy file or the open archive of an .npz file."""
     try:
+        require_honest_arrays(path)
         found = np.load(path, allow_pickle=False)
     except _NUMPY_ERRORS as error:
-        raise _not_numpys(path) from error
+        raise _not_numpys(path, error) from error
     if isinstance(found, np.ndarray) != (path.suffix.lower() == ".npy"):
         raise ValueError(f"{path.name} must hold what its name says, got the other of .npy and .npz; rename it.")
     return found
 
 
-def _not_numpys(path: Path) -> ValueError:
+def _not_numpys(path: Path, error: BaseException) -> ValueError:
+    got = reason_of(error) if isinstance(error, ValueError | MemoryError | EOFError) else "something else"
     return ValueError(
-        f"{path.name} must hold plain arrays as numpy.save and numpy.savez write them, got something else; write it "
-        "again."
+        f"{path.name} must hold plain arrays as numpy.save and numpy.savez write them, got {got}; write it again."
     )
 
 
@@ -110,4 +117,4 @@ def _member(arrays: Mapping[str, Any], key: str, path: Path) -> Any:
     try:
         return arrays[key]
     except _NUMPY_ERRORS as error:
-        raise _not_numpys(path) from error
+        raise _not_numpys(path, error) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.checks import require_one_of
-from flatclr.files import replace_files
+from flatclr.files import UncheckedWarning, parse_json, replace_files
 from flatclr.models.encoders import WEIGHT_SOURCES, Encoder, EncoderSpec, build_encoder
 from flatclr.models.network import Normalisation, normalisation_of, unwrapped
 from flatclr.models.weights import fit_of, parse_safetensors
 
 FORMAT = "flatclr-encoder"
 FORMAT_VERSION = 1
+CHECKSUM = "document_sha256"
 FOLDER_DOCUMENT, FOLDER_WEIGHTS = "config.json", "model.safetensors"  # names of the same two in a hub folder
 
 
@@ -82,13 +84,24 @@ def encoder_files(
         "description": dict(description),
     }
     try:
-        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        text = json.dumps(with_checksum(document), indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"description and encoder options must be plain JSON, got {error}; "
             "convert to str, float, int, bool, None, list or dict."
         ) from error
     return weights, text.encode()
+
+
+def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A description with a checksum of all its other fields."""
+    plain = json.loads(json.dumps(document, allow_nan=False))  # as it will be read: keys are text
+    return {**plain, CHECKSUM: _digest(plain)}
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    content = {field: value for field, value in document.items() if field != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Module:
@@ -179,7 +192,7 @@ def _document_path(path: Path) -> Path:
 def is_encoder_document(path: Path) -> bool:
     """Whether flatclr wrote it, in whatever version of the format."""
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(document, dict) and document.get("format") == FORMAT
@@ -187,7 +200,7 @@ def is_encoder_document(path: Path) -> bool:
 
 def _read_document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except ValueError as error:  # of the encoding or of the syntax
         raise ValueError(f"{path} must be JSON, got {error}; copy it again from where it was saved.") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -199,12 +212,32 @@ def _read_document(path: Path) -> dict[str, Any]:
             f"{document.get('flatclr_version')}: install that version."
         )
     for field, kinds in _FIELDS.items():
-        if not isinstance(document.get(field), kinds):
-            raise ValueError(f"{path} must have a valid field {field!r}, got {document.get(field)!r}; copy it again.")
+        got = repr(document[field])[:80] if field in document else "none"
+        if field not in document or not isinstance(document[field], kinds):
+            raise ValueError(f"{path} must have a valid field {field!r}, got {got}; copy it again.")
     found = document["normalisation"]
-    if found is not None and not all(isinstance(found.get(field), list) for field in ("mean", "std")):
+    if found is not None and not all(_are_numbers(found.get(field)) for field in ("mean", "std")):
         raise ValueError(f"{path} must have a normalisation with mean and std, got {found!r}; copy it again.")
+    _require_untouched(document, path)
     return document
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(part) in (int, float) for part in value)
+
+
+def _require_untouched(document: dict[str, Any], path: Path) -> None:
+    if CHECKSUM not in document:
+        warnings.warn(
+            f"{path} could not be checked for damage: it has no checksum, as those of earlier versions.",
+            UncheckedWarning,
+            stacklevel=4,
+        )
+    elif document[CHECKSUM] != _digest(document):
+        raise ValueError(
+            f"{path} must be as it was saved, got one that does not match its checksum; copy it again, or, if you "
+            f"changed it yourself, remove its field {CHECKSUM!r}."
+        )
 
 
 _FIELDS: dict[str, Any] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from flatclr.checkpoint import has_checkpoints, load_checkpoint
+from flatclr.files import UncheckedWarning
 from flatclr.models.heads import head_from_state
 from flatclr.models.network import Network, TwoTowers
 from flatclr.models.saving import load_encoder
@@ -69,7 +71,16 @@ def load_head(run: str | Path) -> nn.Sequential | None:
 
 
 def _network_state(run: RunDirectory) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = load_checkpoint(run.checkpoints).state["train_step"]["network"]
+    loaded = load_checkpoint(run.checkpoints, identity=run.identity())
+    for problem in loaded.passed_over:
+        warnings.warn(f"passed over a damaged checkpoint of {run.path}, {problem}", stacklevel=3)
+    if loaded.unchecked:
+        message = f"the checkpoint of step {loaded.step} of {run.path} does not say whose it is, as those of earlier "
+        warnings.warn(f"{message}versions.", UncheckedWarning, stacklevel=3)
+    try:
+        state: dict[str, Tensor] = loaded.state["train_step"]["network"]
+    except (KeyError, TypeError):
+        raise ValueError(f"{run.checkpoints} must hold the state of a run, got another; restore it.") from None
     return state
 
 

@@ -232,6 +232,13 @@ class EssControl(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Tensor], prefix: str, *args: object, **kwargs: object
     ) -> None:
+        for name, most in (("inverse_temperature", math.inf), ("target_ess", 1.0)):
+            value = float(state_dict.get(f"{prefix}{name}", 0.5))
+            if not 0 < value < most:  # also NaN, which no clamp and no later step would mend
+                raise ValueError(
+                    f"the state of EssControl must have {name} > 0{' and < 1' if most == 1 else ' and finite'}, got "
+                    f"{value}; load an earlier checkpoint."
+                )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if f"{prefix}target_ess" in state_dict:
             self._target = float(state_dict[f"{prefix}target_ess"])

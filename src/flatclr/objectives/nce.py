@@ -116,7 +116,10 @@ def _log_mean(stats: ContrastStats) -> Tensor:
 def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tensor:
     """The value of the InfoNCE loss, or the constant 1, with the gradient of `contrast`."""
     no_value = contrast - contrast.detach()
-    return no_value.exp() if value == "paper" else stats.info_nce.detach() + no_value
+    if value != "paper":
+        return stats.info_nce.detach() + no_value
+    # a selected negative need not be the one that is NaN, and a constant would not show it
+    return no_value.exp().masked_fill(stats.gap.detach().isnan(), torch.nan)
 
 
 @register("infonce", Traits("InfoNCE / NT-Xent, SimCLR's loss"))

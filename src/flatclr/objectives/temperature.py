@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_number
+from flatclr.checks import LARGEST_SCALE, require_number
 from flatclr.objectives.ess_control import EssControl
 
 
@@ -70,4 +70,9 @@ def scale_source(temperature: float | EssControl, *, learn: bool) -> FixedScale 
         above=0,
         advice="pass exp(log_temperature) if you learn it in log space, or an EssControl.",
     )
+    if not 1 / LARGEST_SCALE < temperature < LARGEST_SCALE:
+        raise ValueError(
+            f"temperature must be > {1 / LARGEST_SCALE:g} and < {LARGEST_SCALE:g}, got {temperature:g}; float32 cannot "
+            "hold scores of others: 0.05 to 1 is usual."
+        )
     return LearnedScale(temperature) if learn else FixedScale(temperature)

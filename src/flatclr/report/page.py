@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flatclr.files import replace_files
+from flatclr.files import parse_json, replace_files
 from flatclr.plots import inline_svg
 from flatclr.report.figures import PANELS, Panel, Rows, available, draw_panels
-from flatclr.runs import ENVIRONMENT, RunDirectory
+from flatclr.runs import ENVIRONMENT, REPORT, RunDirectory
 
-REPORT = "report.html"
 ALARMS = {
     "beta_clamped": "beta was at a clamp: the target cannot be reached within the limits, so move the target or them",
     "collapsed": "the embeddings had collapsed: lower the learning rate",
@@ -138,8 +137,8 @@ def _alarms(rows: Rows) -> str:
 def _environment(run: RunDirectory) -> dict[str, Any]:
     path = run.path / ENVIRONMENT
     try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError):
         return {ENVIRONMENT: "missing or unreadable"}
     return content if isinstance(content, dict) else {ENVIRONMENT: "unreadable"}
 

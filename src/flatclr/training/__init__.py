@@ -7,11 +7,23 @@
 
 from flatclr.models.trained import load_network
 from flatclr.training.config import TrainConfig, describe_settings
-from flatclr.training.errors import TrainingStoppedError
-from flatclr.training.events import Evaluated, Event, Finished, Listener, Logged, Measured, Saved, Started, Warned
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.events import (
+    Evaluated,
+    Event,
+    Finished,
+    Listener,
+    Logged,
+    Measured,
+    Saved,
+    Started,
+    Stopped,
+    Warned,
+)
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
 from flatclr.training.settings import Setting
+from flatclr.training.stopping import StopRequest
 from flatclr.training.trainer import RunResult, train
 
 __all__ = [
@@ -26,7 +38,10 @@ __all__ = [
     "Saved",
     "Setting",
     "Started",
+    "StopRequest",
+    "Stopped",
     "TrainConfig",
+    "TrainingInterruptedError",
     "TrainingStoppedError",
     "Warned",
     "describe_settings",

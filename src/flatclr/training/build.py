@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from flatclr.checks import checked_device
+from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
@@ -24,6 +26,8 @@ from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.launch import local_rank
+from flatclr.training.memory import is_out_of_memory
 from flatclr.training.networks import mixes_samples
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
@@ -48,6 +52,17 @@ class TrainingData:
     @property
     def source(self) -> ImageSource | PairedArrays:
         return self.dataset.train
+
+    def bad_images(self) -> list[tuple[str, str]]:
+        """Unreadable images so far, of both parts, each with the reason; those that are streamed become more."""
+        return [skip for skipped in self._skipped_lists() for skip in skipped]
+
+    def count_bad_images(self) -> int:
+        """How many there are so far."""
+        return sum(map(len, self._skipped_lists()))
+
+    def _skipped_lists(self) -> list[Sequence[tuple[str, str]]]:
+        return [getattr(part, "skipped", ()) for part in (self.dataset.train, self.dataset.test)]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -110,14 +125,33 @@ def build(
     validation = _build_validation(config, opened.dataset, inputs, device)
     schedule = Schedule.of(config, loader.plan.steps_per_epoch)
     torch.manual_seed(config.seed)
-    network, keys = _build_networks(config, opened.source, encoder, ranks, device)
+    with _refusing_what_is_too_large(config):
+        network, keys = _build_networks(config, opened.source, encoder, ranks, device)
     own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
-    train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
+    with _refusing_what_is_too_large(config):
+        train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
     if own_or_named.keeps_samples:
         train_step.samples_of = loader.own_indices
     parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
     _require_reachable_targets(parts)
     return parts
+
+
+@contextmanager
+def _refusing_what_is_too_large(config: TrainConfig) -> Iterator[None]:
+    """Before any work starts: a queue or a layer that memory cannot hold."""
+    need = 4 * config.embedding * max(config.queue, config.head_width or 1)
+    try:
+        if need > memory_bytes():
+            raise MemoryError
+        yield
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        if not (is_out_of_memory(error) or isinstance(error, OverflowError) or "overflow" in str(error).lower()):
+            raise
+        raise ValueError(
+            f"network and queue must fit into memory, got embedding {config.embedding}, queue {config.queue}, "
+            f"head_width {config.head_width} and encoder_options {dict(config.encoder_options)}; make them smaller."
+        ) from None
 
 
 def _open_data(config: TrainConfig, data: Dataset | None) -> TrainingData:
@@ -247,7 +281,12 @@ def what_to_know(parts: Parts) -> Iterator[str]:
     if skipped := parts.data.skipped:
         path, reason = skipped[0]
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
+    if transparent := getattr(parts.data.original, "transparent", 0):
+        yield f"{transparent} images have an alpha channel and are put on white."
     config = parts.config
+    pairing = parts.train_step.objective.options.get("pairing", "two_view")
+    if isinstance(parts.data.source, PairedArrays) and pairing in ("views", "two_view", "within"):
+        yield f"pairing {pairing!r} compares rows of one side with each other too; for paired data 'cross' is usual."
     cut = config.micro_batch is not None and config.micro_batch < config.batch_size // parts.ranks.size
     if cut and mixes_samples(parts.train_step.network):
         yield (
@@ -262,6 +301,6 @@ def find_device(name: str) -> torch.device:
     if device.type != "cuda":
         return device
     if name in ("auto", "cuda"):
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", local_rank(os.environ) % torch.cuda.device_count())  # some see only their own
     torch.cuda.set_device(device)
     return device

@@ -16,6 +16,7 @@ def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageS
     if isinstance(source, FileImages):
         if config.workers is not None:
             source.use_workers(config.workers)
+        source.limit_bad(config.max_bad_images)
         return source.resident(int(config.resident_gib * 2**30)) or source
     return source
 

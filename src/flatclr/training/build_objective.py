@@ -67,7 +67,7 @@ def _require_agreement(own: Objective, config: TrainConfig, *, paired: bool) -> 
     has, wanted = own.options.get("pairing", "two_view"), config.pairing
     if wanted is not None and has != wanted:
         raise ValueError(f"objective must have pairing={wanted!r} as the config, got {has!r}; make it with that.")
-    if paired and has not in ("cross", "one_way"):
+    if paired and has not in ("cross", "one_way") and wanted is None:
         raise ValueError(f"objective must have pairing='cross' for paired data, got {has!r}; make it with that.")
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_number, require_rising_counts
+from flatclr.checks import require_number, require_rising_counts, require_seed
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
@@ -28,9 +28,9 @@ from flatclr.training.settings import (
     require_settings,
     setting,
     settings_of,
+    share,
     text,
     true_or_false,
-    whole_number,
 )
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -75,6 +75,12 @@ class TrainConfig:
     )
     workers: int | None = setting(
         None, "data", "How many workers decode image files; None: one per core, at most 16.", optional_count
+    )
+    max_bad_images: float = setting(
+        0.1,
+        "data",
+        "The share of image files that may be unreadable before a run stops.",
+        share,
     )
     resident_gib: float = setting(
         4.0,
@@ -208,7 +214,7 @@ class TrainConfig:
         true_or_false,
     )
 
-    seed: int = setting(0, "optimisation", "The seed of everything random.", whole_number)
+    seed: int = setting(0, "optimisation", "The seed of everything random.", require_seed)
     device: str = setting(
         "auto",
         "hardware",

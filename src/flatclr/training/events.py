@@ -106,6 +106,23 @@ class Warned(Event):
 
 
 @dataclass(frozen=True)
+class Stopped(Event):
+    """The run ends before its last step.
+
+    Args:
+        reason: the signal or wish that it follows; None where it cannot go on.
+        message: one sentence, which says how to go on.
+    """
+
+    kind = "stopped"
+    reason: str | None
+    message: str
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "reason": self.reason, "message": self.message}
+
+
+@dataclass(frozen=True)
 class Finished(Event):
     """The last step is taken and the encoder is on disk.
 

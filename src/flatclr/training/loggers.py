@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from flatclr.runs import EVENTS
 
 
 class Logger(Protocol):
@@ -21,11 +23,9 @@ class TensorBoardLog:
     def __init__(self, path: Path, *, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # files are read in the order of their names, which begin with the second
-        while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
-            time.sleep(0.05)
-        # a resumed run writes again what came after its checkpoint
-        self.writer = SummaryWriter(str(path), purge_step=step + 1 if step else None)
+        earlier = _moved_before(sorted(path.glob(EVENTS)), int(time.time()))
+        # a resumed run writes again what came after its checkpoint; without one, all of it
+        self.writer = SummaryWriter(str(path), purge_step=(step + 1 if step else 0) if earlier else None)
 
     def write(self, row: dict[str, Any]) -> None:
         for name, value in scalars(row):
@@ -35,6 +35,21 @@ class TensorBoardLog:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def _moved_before(files: Sequence[Path], second: int) -> list[Path]:
+    """The files of earlier parts of a run, in order, under names of earlier seconds than this one.
+
+    They are read in the order of their names, which begin with the second they were begun in; a clock may go back.
+    """
+    stamps = [int(file.name.split(".")[3]) for file in files]
+    if not stamps or stamps[-1] < second:
+        return list(files)
+    moved = []
+    for stamp, file in enumerate(files, start=second - len(files)):
+        rest = file.name.split(".", 4)[4]
+        moved.append(file.rename(file.with_name(f"events.out.tfevents.{stamp:010d}.{rest}")))
+    return moved
 
 
 class WandbLog:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from flatclr.data.sources import UnusableImagesError
+from flatclr.distributed import any_rank
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Logged, Warned
 from flatclr.training.instruments import evaluation_metrics, step_metrics
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import MakeStep, TakeStep, batches_from, choose_step
+from flatclr.training.stopping import StopAskedError, StopRequest
 from flatclr.training.throughput import Throughput
 
 
@@ -34,10 +38,21 @@ class Loop:
         record: is told what happens, and asked to save.
         step: how many steps were taken before.
         make_step: how a step is taken; the captured one where there can be one.
+        stop: asks the run to stop; with several processes, all or none have one.
     """
 
-    def __init__(self, parts: Parts, record: Record, *, step: int = 0, make_step: MakeStep = choose_step) -> None:
-        self.parts, self.record, self.step, self.make_step = parts, record, step, make_step
+    def __init__(
+        self,
+        parts: Parts,
+        record: Record,
+        *,
+        step: int = 0,
+        make_step: MakeStep = choose_step,
+        stop: StopRequest | None = None,
+    ) -> None:
+        self.parts, self.record, self.step, self.make_step, self.stop = parts, record, step, make_step, stop
+        self.saved_step = step
+        self.bad_images = parts.data.count_bad_images()
         self.throughput = Throughput(parts.config.batch_size, parts.device)
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
@@ -48,7 +63,18 @@ class Loop:
 
         Raises:
             TrainingStoppedError: where losses stay not finite, or a batch does not fit into memory.
+            StopAskedError: where it was asked to stop; what was done is saved.
+            UnusableImagesError: where images went missing; what was done is saved.
         """
+        try:
+            return self._run()
+        except (StopAskedError, UnusableImagesError):
+            self._tell_of_bad_images()
+            if self.step > self.saved_step:
+                self.record.save(self.step)
+            raise
+
+    def _run(self) -> dict[str, Any]:
         if self.step == 0 and self.parts.config.eval_start:
             self._evaluate()
         stepper = self.make_step(self.parts, batches_from(self.parts, self.step, self.throughput), self.step)
@@ -57,8 +83,15 @@ class Loop:
         self.saved_at = time.monotonic()
         self.throughput.restart(self.step)
         while self.step < self.parts.schedule.total_steps:
+            self._stop_if_asked()
             self._advance(stepper.take)
         return self.last_evaluation or evaluation_metrics(self.parts, self.step)
+
+    def _stop_if_asked(self) -> None:
+        if self.stop is None:
+            return
+        if any_rank(self.stop.reason is not None, self.parts.device, self.parts.ranks):
+            raise StopAskedError(self.stop.reason or "another process")
 
     def _advance(self, take: TakeStep) -> None:
         config = self.parts.config
@@ -73,6 +106,7 @@ class Loop:
         if self._is_due(config.eval_every):
             self._evaluate()
             self.throughput.restart(self.step)
+        self._tell_of_bad_images()
         self._save_if_due()
 
     def _is_due(self, every: int) -> bool:
@@ -90,7 +124,9 @@ class Loop:
         self.throughput.restart(self.step)
 
     def _evaluate(self) -> None:
-        self.last_evaluation = evaluation_metrics(self.parts, self.step)
+        alone = self.parts.ranks.size == 1  # others would wait for who leaves
+        with self.stop.at_once() if self.stop is not None and alone else nullcontext():
+            self.last_evaluation = evaluation_metrics(self.parts, self.step)
         self.record.tell(Evaluated(self.step, self._epoch, self.last_evaluation))
 
     def _save_if_due(self) -> None:
@@ -100,7 +136,16 @@ class Loop:
             minutes > config.checkpoint_minutes
         ):
             self.record.save(self.step)
-            self.saved_at = time.monotonic()
+            self.saved_at, self.saved_step = time.monotonic(), self.step
+
+    def _tell_of_bad_images(self) -> None:
+        if self.parts.data.count_bad_images() > self.bad_images:
+            bad = self.parts.data.bad_images()
+            path, reason = bad[self.bad_images]
+            count = f"{len(bad) - self.bad_images} more images are damaged, {len(bad)} in all"
+            message = f"{count}; another of its class stands in for each, the first is {path}: {reason}."
+            self.record.tell(Warned(self.step, message))
+            self.bad_images = len(bad)
 
     @property
     def _epoch(self) -> float:

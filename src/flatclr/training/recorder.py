@@ -33,6 +33,8 @@ class Recorder:
         self.written = run if is_first else None
         self.listeners = tuple(listeners) if is_first else ()
         self.loggers: list[Logger] = []
+        self.identity = "" if run is None else run.identity()
+        self.data = "" if self.written is None else parts.data.fingerprint  # taken before any file can change
 
     @property
     def path(self) -> Path | None:
@@ -50,7 +52,7 @@ class Recorder:
             return
         state = state_of(self.parts, step)
         with self._writing("checkpoint"):
-            save_checkpoint(self.written.checkpoints, step, state)
+            save_checkpoint(self.written.checkpoints, step, state, identity=self.identity)
         self.tell(Saved(step))
 
     def restore(self) -> int:
@@ -59,15 +61,24 @@ class Recorder:
         A run that was killed before its first one starts again from its seed.
         """
         assert self.run is not None
-        step, passed_over = -1, tuple[str, ...]()  # before the evaluation that precedes the first step
+        step, said = -1, [self.run.unchecked()]  # before the evaluation that precedes the first step
         if has_checkpoints(self.run.checkpoints):
-            loaded = load_checkpoint(self.run.checkpoints, map_location=self.parts.device)
-            step, passed_over = restore(self.parts, loaded.state), loaded.passed_over
+            loaded = load_checkpoint(
+                self.run.checkpoints, map_location=self.parts.device, identity=self.identity or None
+            )
+            step = loaded.step
+            said += [f"passed over a damaged checkpoint, {problem}" for problem in loaded.passed_over]
+            if loaded.unchecked:
+                said.append(f"the checkpoint of step {step} does not say whose it is, as those of earlier versions.")
+            said += restore(self.parts, loaded.state, self.run.checkpoints)
+        else:
+            said.append("the run had no checkpoint yet and begins again from its seed.")
         if self.written is not None:
             self.written.drop_metrics_after(step)
         step = max(step, 0)
-        for problem in passed_over:
-            self.tell(Warned(step, f"passed over a damaged checkpoint, {problem}"))
+        for message in said:
+            if message is not None:
+                self.tell(Warned(step, message))
         if differences := self.run.differences():
             message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
             self.tell(Warned(step, message))

@@ -115,11 +115,6 @@ def count_or_zero(name: str, value: Any) -> None:
         raise kind(f"{name} must be a whole number >= 0, got {value!r}; pass 0 for none.")
 
 
-def whole_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r}; pass one, say 0.")
-
-
 def positive(name: str, value: Any) -> None:
     require_number(name, value, above=0)
 
@@ -130,6 +125,10 @@ def not_negative(name: str, value: Any) -> None:
 
 def between_0_and_1(name: str, value: Any) -> None:
     require_number(name, value, above=0, below=1)
+
+
+def share(name: str, value: Any) -> None:
+    require_number(name, value, above=-1e-12, below=1 + 1e-12, advice="pass 0 to 1, say 0.01.")
 
 
 def true_or_false(name: str, value: Any) -> None:
@@ -155,3 +154,5 @@ def text(like: str) -> Check:
 def path(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str | Path):
         raise TypeError(f"{name} must be a path, got {value!r}; put it in quotes.")
+    if value == "":
+        raise ValueError(f"{name} must be a path, got ''; name one, or leave it out.")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from flatclr.data.sources import is_comparable
 from flatclr.training.build import Parts
+from flatclr.training.networks import mixes_samples
 
 
 def state_of(parts: Parts, step: int) -> dict[str, Any]:
@@ -16,6 +19,7 @@ def state_of(parts: Parts, step: int) -> dict[str, Any]:
         "train_step": parts.train_step.state_dict(),
         "step": step,
         "data": parts.data.fingerprint,
+        "processes": parts.ranks.size,
         "cpu_random_state": torch.get_rng_state(),
     }
     if parts.device.type == "cuda":
@@ -23,19 +27,53 @@ def state_of(parts: Parts, step: int) -> dict[str, Any]:
     return state
 
 
-def restore(parts: Parts, state: Mapping[str, Any]) -> int:
-    """Put the state back; returns the step it was taken after.
+def restore(parts: Parts, state: Mapping[str, Any], place: Path) -> list[str]:
+    """Put the state back; returns what could not be checked, and what is no longer the same bit for bit.
+
+    Args:
+        parts: as they were built from the settings of the run.
+        state: what a checkpoint held.
+        place: where that came from, for messages.
 
     Raises:
-        ValueError: where the data are not those the run began with.
+        ValueError: where the data are not those the run began with, or the state is of another network.
     """
-    if state["data"] != parts.data.fingerprint:
-        raise ValueError(
-            f"the data must be those the run began with, got others from {parts.data.dataset.name}; restore them or "
-            "start a new run."
+    said = _data_unchecked(parts, str(state["data"])) if "data" in state else []
+    try:
+        parts.train_step.load_state_dict(state["train_step"])
+        torch.set_rng_state(state["cpu_random_state"].cpu())
+        if "cuda_random_state" in state and parts.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_random_state"].cpu(), parts.device)
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise ValueError(f"{place} must hold the state of this run, got another ({reason}); restore it.") from error
+    return said + _other_processes(parts, state.get("processes"))
+
+
+def _other_processes(parts: Parts, then: Any) -> list[str]:
+    """What another number of processes changes: not the batches, but the order of sums."""
+    now, batch_size = parts.ranks.size, parts.config.batch_size
+    if then in (None, now):
+        return []
+    said = (
+        f"the run goes on on {now} processes instead of {then}: the global batch and its order stay the same, but sums "
+        "are taken in another order, so weights agree to rounding only"
+    )
+    if parts.device.type == "cpu" and mixes_samples(parts.train_step.network):
+        said += (
+            f"; batch normalisation goes by the share of each process, {batch_size // now} samples instead of "
+            f"{batch_size // int(then)}, so they will differ by more than that"
         )
-    parts.train_step.load_state_dict(state["train_step"])
-    torch.set_rng_state(state["cpu_random_state"].cpu())
-    if "cuda_random_state" in state and parts.device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda_random_state"].cpu(), parts.device)
-    return int(state["step"])
+    return [f"{said}."]
+
+
+def _data_unchecked(parts: Parts, then: str) -> list[str]:
+    now = parts.data.fingerprint
+    if then == now:
+        return []
+    if not is_comparable(then, now):
+        return ["the data could not be compared with those the run began with: an earlier version went by file times."]
+    raise ValueError(
+        f"the data must be those the run began with, got others from {parts.data.dataset.name}; restore them or "
+        "start a new run."
+    )

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from flatclr.capture import CaptureError, WaitsForDeviceError
 from flatclr.data.loading import Batch
+from flatclr.data.sources import UnusableImagesError
+from flatclr.distributed import any_rank
 from flatclr.models.encoders import AdaptedEncoder, Encoder
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
@@ -39,7 +41,25 @@ MakeStep = Callable[[Parts, Iterator[Batch], int], Stepper]
 def batches_from(parts: Parts, first: int, throughput: Throughput) -> Iterator[Batch]:
     """This process's batches from step `first` to the last; the wait for those that are streamed is timed."""
     batches = (batch for _, batch in parts.loader.steps(first, parts.schedule.total_steps))
-    return batches if parts.loader.resident is not None else throughput.timed(batches)
+    if parts.loader.resident is not None:
+        return batches
+    timed = throughput.timed(batches)
+    return timed if parts.ranks.size == 1 else _readable_everywhere(timed, parts)
+
+
+def _readable_everywhere(batches: Iterator[Batch], parts: Parts) -> Iterator[Batch]:
+    """The same batches; images that one process cannot read end those of all, before any takes a step."""
+    while True:
+        batch, problem = None, None
+        try:
+            batch = next(batches, None)
+        except UnusableImagesError as error:
+            problem = error
+        if any_rank(problem is not None, parts.device, parts.ranks):
+            raise problem or UnusableImagesError("images must be readable on every process; see what another one said.")
+        if batch is None:
+            return
+        yield batch
 
 
 def why_not_captured(parts: Parts) -> str | None:

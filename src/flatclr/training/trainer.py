@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from flatclr.data.opening import from_anywhere
-from flatclr.data.sources import Dataset, SkippedImagesWarning
-from flatclr.distributed import fail_together, ranks_sharing_a_batch, text_of_first_rank
+from flatclr.data.sources import Dataset, SkippedImagesWarning, TransparentImagesWarning, UnusableImagesError
+from flatclr.distributed import Ranks, any_rank, fail_together, ranks_sharing_a_batch, text_of_first_rank
 from flatclr.objectives import Objective
-from flatclr.runs import RunDirectory, new_directory
-from flatclr.training.build import Parts, build, what_to_know
+from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
+from flatclr.training.build import Parts, build, find_device, what_to_know
 from flatclr.training.config import OWN, TrainConfig
-from flatclr.training.events import Listener, Started, Warned
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.events import Listener, Started, Stopped, Warned
+from flatclr.training.launch import explaining_lost_contact, process_group
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
 from flatclr.training.recorder import Recorder
 from flatclr.training.stepping import MakeStep, choose_step
+from flatclr.training.stopping import StopAskedError, StopRequest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,14 +56,30 @@ class Own:
     encoder: nn.Module | None = None
     objective: Objective | None = None
     listeners: Sequence[Listener] = ()
+    stop: StopRequest | None = None
+
+    def named_in(self, config: TrainConfig) -> TrainConfig:
+        """The settings of the run: what the user brings has no others."""
+        if self.encoder is not None:
+            config = config.changed(encoder=OWN)
+        if self.objective is not None:
+            config = config.changed(objective=OWN, ess_target=None, temperature=None)
+        return config
 
     def build(self, config: TrainConfig) -> Parts:
         if config.wandb is not None:
             require_wandb()
-        with warnings.catch_warnings():
-            if self.listeners:  # they hear it from `what_to_know`
-                warnings.simplefilter("ignore", SkippedImagesWarning)
+        with nullcontext() if self.stop is None else self.stop.at_once():
             return build(config, data=self.data, encoder=self.encoder, objective=self.objective)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Where somebody listens, unreadable images are told as events, not as warnings of Python."""
+        with warnings.catch_warnings():
+            if self.listeners:
+                for told in (SkippedImagesWarning, TransparentImagesWarning):
+                    warnings.simplefilter("ignore", told)
+            yield
 
 
 def train(
@@ -67,11 +90,14 @@ def train(
     encoder: nn.Module | None = None,
     objective: Objective | None = None,
     on_event: Sequence[Listener] = (),
+    auto_resume: bool = False,
+    stop: StopRequest | None = None,
 ) -> RunResult:
     """Train an encoder without labels, and write a run directory.
 
-    A run that was stopped goes on from its last checkpoint, on a CPU to the same weights bit for bit. Under torchrun,
-    call it inside `flatclr.training.process_group()`.
+    A run that was stopped goes on from its last checkpoint, on a CPU to the same weights bit for bit. Several processes
+    share a batch where `flatclr.training.process_group()` finds them: a process group that is there is adopted, and
+    under torchrun or srun one is made for the time of the run.
 
     Args:
         config: every setting of the run; with `resume`, that of the run counts instead.
@@ -80,8 +106,12 @@ def train(
         encoder: a module of your own from images [N, C, S, S] to features [N, d] instead of `config.encoder`.
         objective: one of your own instead of `config.objective`, with its own temperature or ESS control; for several
             processes it must have been made with gather=True.
-        on_event: functions of one event: `flatclr.training.Started`, `Logged`, `Evaluated`, `Saved`, `Warned` or
-            `Finished`. They are called on the first process, after the event is written; what one raises ends the run.
+        on_event: functions of one event: `flatclr.training.Started`, `Logged`, `Evaluated`, `Saved`, `Warned`,
+            `Stopped` or `Finished`. They are called on the first process, after the event is written; what one raises
+            ends the run.
+        auto_resume: whether a run that `config.out` holds already goes on, so that the same call begins a run and goes
+            on with it; its settings must be the same.
+        stop: asks the run to stop with a checkpoint, by signals or from code; every process has one or none has.
 
     Returns:
         Where the run is, how many steps it took and what its last evaluation measured.
@@ -91,7 +121,9 @@ def train(
         TypeError: for an argument or a setting of the wrong kind.
         FileNotFoundError: for data, or a run to resume, that is not there.
         FileExistsError: where the output directory holds a run already.
-        TrainingStoppedError: where the run cannot go on: losses stay not finite, memory or the disk is full.
+        TrainingStoppedError: where the run cannot go on: losses stay not finite, memory or the disk is full, images or
+            a process are lost.
+        TrainingInterruptedError: where `stop` asked for it.
 
     >>> from tempfile import TemporaryDirectory
     >>> folder = TemporaryDirectory()
@@ -107,68 +139,109 @@ def train(
     >>> folder.cleanup()
     """
     _require_arguments(config, data, encoder, objective, on_event)
-    return train_with(config, Own(data, encoder, objective, on_event), resume=resume)
+    own = Own(data, encoder, objective, on_event, stop)
+    return train_with(config, own, resume=resume, auto_resume=auto_resume)
 
 
 def train_with(
-    config: TrainConfig, own: Own, *, resume: str | Path | None = None, make_step: MakeStep = choose_step
+    config: TrainConfig,
+    own: Own,
+    *,
+    resume: str | Path | None = None,
+    auto_resume: bool = False,
+    make_step: MakeStep = choose_step,
 ) -> RunResult:
     """As `train`, which is this with checked arguments; `make_step` says how steps are taken."""
-    with ExitStack() as held:
-        recorder, step = _begun(config, own, held) if resume is None else _resumed(Path(resume), own, held)
-        return fit(recorder, step=step, make_step=make_step)
+    with process_group() as ranks, own.heard(), ExitStack() as held:
+        if resume is None:
+            config = own.named_in(config)
+        if auto_resume and resume is None and _is_there(config, ranks):
+            resume = config.out
+        try:
+            recorder, step = _begun(config, own, held) if resume is None else _resumed(Path(resume), own, held)
+        except StopAskedError as asked:
+            message = f"interrupted by {asked} before the first step; nothing is lost: give the same command again."
+            for listener in own.listeners if ranks.rank == 0 else ():
+                listener(Stopped(0, str(asked), message))
+            raise TrainingInterruptedError(message) from None
+        return fit(recorder, step=step, make_step=make_step, stop=own.stop)
 
 
-def fit(recorder: Recorder, *, step: int = 0, make_step: MakeStep = choose_step) -> RunResult:
+def fit(
+    recorder: Recorder, *, step: int = 0, make_step: MakeStep = choose_step, stop: StopRequest | None = None
+) -> RunResult:
     """The steps of a run whose parts are built, from `step` to the last."""
     parts = recorder.parts
     with recorder.logging(step):
         recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, parts.train_step.bare_network))
         for message in what_to_know(parts):
             recorder.tell(Warned(step, message))
-        loop = Loop(parts, recorder, step=step, make_step=make_step)
-        metrics = loop.run()
-        recorder.finish(loop.step, metrics)
+        loop = Loop(parts, recorder, step=step, make_step=make_step, stop=stop)
+        try:
+            with explaining_lost_contact():
+                metrics = loop.run()
+                recorder.finish(loop.step, metrics)
+        except StopAskedError as asked:
+            error: TrainingStoppedError = TrainingInterruptedError(_how_to_go_on(recorder, loop.step, str(asked)))
+            recorder.tell(Stopped(loop.step, str(asked), str(error)))
+            raise error from None
+        except UnusableImagesError as lost:
+            error = TrainingStoppedError(f"{str(lost).rstrip('.')}, then go on with --resume {recorder.path or ''}")
+            recorder.tell(Stopped(loop.step, None, str(error)))
+            raise error from lost
+        except TrainingStoppedError as stopped:
+            recorder.tell(Stopped(loop.step, None, str(stopped)))
+            raise
     return RunResult(recorder.path or Path(), loop.step, metrics)
+
+
+def _how_to_go_on(recorder: Recorder, step: int, asked: str) -> str:
+    where = f"from the checkpoint of step {step} go on" if step else "before the first step; begin anew"
+    return f"interrupted by {asked}{';' if step else ''} {where} with: flatclr train --resume {recorder.path}"
+
+
+def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
+    """Whether the output directory holds a run to go on with, whose settings must be these; the first process looks."""
+    if config.out is None:
+        raise ValueError("out must be given to go on with what it holds, got none; pass --out with --auto-resume.")
+    there = ranks.rank == 0 and RunDirectory.begun_in(Path(config.out))
+    if not any_rank(there, find_device(config.device), ranks):
+        return False
+    begun = TrainConfig.from_dict(RunDirectory.open(Path(config.out)).config()).to_dict()
+    for name, value in config.to_dict().items():
+        then, now = (json.dumps(setting, sort_keys=True, default=str) for setting in (begun[name], value))
+        if name not in WITHOUT_EFFECT and then != now:  # as JSON: a file knows no tuples
+            raise ValueError(
+                f"{name} must be that of the run in {config.out}, {begun[name]!r}, got {value!r}; leave out "
+                "--auto-resume and choose another --out for another run."
+            )
+    return True
 
 
 def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a new run, its directory held by this process."""
-    if own.encoder is not None:
-        config = config.changed(encoder=OWN)
-    if own.objective is not None:
-        config = config.changed(objective=OWN, ess_target=None, temperature=None)
     # the run may be resumed and evaluated from another folder
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
     config = config.changed(data=from_anywhere(config.data), data_dir=folder)
     # everything is checked before a directory is made
     parts = own.build(config)
-    return Recorder(parts, _new_run(config, parts, held), own.listeners), 0
 
+    def create() -> RunDirectory:
+        directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
+        held.enter_context(directory.locked())
+        return directory
 
-def _new_run(config: TrainConfig, parts: Parts, held: ExitStack) -> RunDirectory:
-    """The directory that the first process makes and holds, on every one of them."""
-    path, problem = "", None
-    if parts.ranks.rank == 0:
-        try:
-            directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
-        except OSError as error:
-            if parts.ranks.size == 1:
-                raise
-            problem = str(error)
-        else:
-            held.enter_context(directory.locked())
-            path = str(directory.path)
-    fail_together(problem, parts.device, parts.ranks)
-    return RunDirectory(Path(text_of_first_rank(path, parts.ranks)))
+    made = _by_the_first(create, parts.ranks, parts.device)
+    path = text_of_first_rank("" if made is None else str(made.path), parts.ranks)
+    return Recorder(parts, RunDirectory(Path(path)), own.listeners), 0
 
 
 def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a run where its last checkpoint left it, and its step; the directory is held by this process."""
     directory = RunDirectory.open(path)
-    if ranks_sharing_a_batch(gather=True).rank == 0:
-        held.enter_context(directory.locked())
     config = TrainConfig.from_dict(directory.config())
+    ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
+    _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):
         if getattr(own, name) is not None and getattr(config, name) != OWN:
             raise ValueError(
@@ -176,6 +249,21 @@ def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
             )
     recorder = Recorder(own.build(config), directory, own.listeners)
     return recorder, recorder.restore()
+
+
+def _by_the_first(work: Callable[[], T], ranks: Ranks, device: torch.device) -> T | None:
+    """What the first process does for all; where it fails, all do, since the others would wait for it."""
+    done, failure = None, None
+    if ranks.rank == 0:
+        try:
+            done = work()
+        except (ValueError, OSError) as error:
+            failure = error
+    if ranks.size > 1:
+        fail_together(None if failure is None else str(failure), device, ranks)
+    if failure is not None:
+        raise failure
+    return done
 
 
 def _require_arguments(config: Any, data: Any, encoder: Any, objective: Any, on_event: Any) -> None:

@@ -144,3 +144,8 @@ def test_official_checksums_are_whole() -> None:
         for remote in dataset.remotes:
             assert re.fullmatch("[0-9a-f]{64}", remote.sha256)
             assert all(address.endswith("/" + remote.file) for address in remote.addresses)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_downloads_try_https_first(name: str) -> None:
+    assert all(remote.addresses[0].startswith("https://") for remote in NAMED[name].remotes)

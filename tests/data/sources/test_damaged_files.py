@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from flatclr.data.opening import open_dataset
-from flatclr.data.sources import FileImages, SkippedImagesWarning
+from flatclr.data.sources import FileImages, SkippedImagesWarning, TransparentImagesWarning
 from tests.support.images import color_png, shorten
 from tests.support.sources import assert_holds
 
@@ -65,3 +66,35 @@ def test_a_class_of_damaged_images_only_is_an_error(tmp_path: Path) -> None:
         pytest.raises(ValueError, match=r"must have a readable image of class 'a', got 0 of 3 .*; check these files"),
     ):
         train.batch(torch.tensor([0]))
+
+
+def test_a_16_bit_pgm_is_read_by_its_upper_bits(tmp_path: Path) -> None:
+    levels = np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)
+    for i in range(3):
+        (tmp_path / f"{i}.pgm").write_bytes(b"P5 8 8 65535\n" + levels.astype(">u2").tobytes())
+    train = open_dataset(tmp_path, test_fraction=0).train
+    assert train.channels == 1
+    assert np.array_equal(train.batch(torch.tensor([0]))[0, 0].numpy(), levels >> 8)
+
+
+def test_transparent_pixels_are_white_whatever_colour_they_hide(tmp_path: Path) -> None:
+    hidden = np.zeros((8, 8, 4), np.uint8)
+    hidden[..., 0] = 200
+    hidden[:4, :, 3] = 255
+    hidden[4:6, :, 3] = 51
+    for i, mode in enumerate(("RGBA", "RGBA", "LA", "PA")):
+        image = Image.fromarray(hidden)
+        image = image if mode == "RGBA" else Image.merge("LA", (image.getchannel(0), image.getchannel(3)))
+        image.save(tmp_path / f"{i}.png")
+    Image.new("RGB", (8, 8), (10, 20, 30)).save(tmp_path / "9.png")
+    with pytest.warns(
+        TransparentImagesWarning, match="4 of 5 images have an alpha channel and are put on white"
+    ) as seen:
+        train = open_dataset(tmp_path, test_fraction=0).train
+    assert len(seen) == 1
+    colour, gray, opaque = train.batch(torch.tensor([0, 2, 4])).unbind()
+    assert colour[:, 0, 0].tolist() == [200, 0, 0]
+    assert colour[:, 7, 7].tolist() == gray[:, 7, 7].tolist() == [255, 255, 255]
+    assert colour[:, 5, 0].tolist() == [244, 204, 204]  # a fifth of the colour, four fifths of white
+    assert gray[:, 0, 0].tolist() == [200, 200, 200]
+    assert opaque[:, 0, 0].tolist() == [10, 20, 30]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 
+from flatclr.data.arrays import memory_bytes
 from flatclr.data.named.layouts import Layout, NamedDataset, Remote
-from flatclr.data.named.reading import read_bytes, require_file
+from flatclr.data.named.reading import reading, require_file
 from flatclr.data.named.splits import Bytes, Labelled, Splits
 
 DIGITS = tuple("0123456789")
@@ -36,21 +38,24 @@ def read_idx(folder: Path, classes: tuple[str, ...]) -> Splits:
 
 
 def _read_idx_file(path: Path, *, dimensions: int) -> Bytes:
-    content = read_bytes(path)
-    header = 4 + 4 * dimensions
-    if len(content) < header or content[:4] != bytes([0, 0, 8, dimensions]):
+    with reading(path) as stream:
+        header = stream.read(4 + 4 * dimensions)
+        if len(header) < 4 + 4 * dimensions or header[:4] != bytes([0, 0, 8, dimensions]):
+            raise ValueError(
+                f"{path} must start with the idx magic number of {dimensions}-dimensional bytes, got "
+                f"{header[:4].hex()}; the file is damaged or of another kind: download it again."
+            )
+        shape = [int.from_bytes(header[4 + 4 * d : 8 + 4 * d], "big") for d in range(dimensions)]
+        expected = math.prod(shape)
+        # one more than the header promises tells that there is more; a few bytes of .gz can become any number
+        content = b"" if expected > memory_bytes() else stream.read(expected + 1)
+    if len(content) != expected:
+        got = len(content) if len(content) < expected else "more"
         raise ValueError(
-            f"{path} must start with the idx magic number of {dimensions}-dimensional bytes, got {content[:4].hex()}; "
-            "the file is damaged or of another kind: download it again."
-        )
-    shape = [int.from_bytes(content[4 + 4 * d : 8 + 4 * d], "big") for d in range(dimensions)]
-    expected = int(np.prod(shape, dtype=object))
-    if len(content) - header != expected:
-        raise ValueError(
-            f"{path} must hold {shape} = {expected} bytes after its header, got {len(content) - header}; "
+            f"{path} must hold {shape} = {expected} bytes after its header, got {got}; "
             "the file is truncated or damaged: download it again."
         )
-    return np.frombuffer(bytearray(content), np.uint8, offset=header).reshape(shape)
+    return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
 
 
 def _idx(kind: str, dimensions: int) -> tuple[str, ...]:
@@ -107,7 +112,11 @@ FASHION_MNIST = NamedDataset(
     "fashion-mnist",
     (IDX_FASHION,),
     _idx_remotes(
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        (
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+            "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # its official one, which has no https
+        ),
         {
             "train-images-idx3-ubyte.gz": (
                 26421880,

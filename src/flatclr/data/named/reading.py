@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -25,12 +27,13 @@ def require_file(folder: Path, names: Sequence[str]) -> Path:
     return found
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, of a .gz uncompressed."""
-    if path.suffix != ".gz":
-        return path.read_bytes()
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """The content of a file, of a .gz uncompressed as it is read."""
     try:
-        return gzip.decompress(path.read_bytes())
+        with path.open("rb") as file:
+            stream: Any = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            yield stream
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{path} must be a readable gzip file, got {reason_of(error)}; the file is truncated or damaged: "

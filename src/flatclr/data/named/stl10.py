@@ -40,7 +40,10 @@ _STL10_ARCHIVE = Remote(
     "stl10_binary.tar.gz",
     "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
     2640397119,
-    ("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",),
+    (
+        "https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    ),
 )
 STL10 = NamedDataset(
     "stl10",

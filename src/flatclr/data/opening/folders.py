@@ -19,7 +19,7 @@ def open_folder(folder: Path, image_size: int | None, split: Split) -> Dataset:
     name = folder.resolve().name
     if (known := named.recognise(folder)) is not None:
         return from_splits(*known, image_size)
-    by_folder = _grouped(_walk(folder, set()), folder)
+    by_folder = _grouped(_walk(folder), folder)
     if by_folder:
         return from_files(name, *_train_and_test(by_folder, folder), image_size, split)
     if shards := sorted(folder.glob("*.tar")):
@@ -66,16 +66,17 @@ def _grouped(paths: Iterable[Path], folder: Path) -> dict[str, list[Path]]:
     return groups
 
 
-def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """Images below a folder, sorted."""
-    real = folder.resolve()
-    if real in seen:  # a link back to a folder above
-        return
-    seen.add(real)
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
+def _walk(folder: Path) -> Iterator[Path]:
+    """Images below a folder, sorted; also what is only named like one."""
+    seen, waiting = set[tuple[int, int]](), [folder]  # a stack: folders may be nested more deeply than calls
+    while waiting:
+        path = waiting.pop()
+        if not path.is_dir():
+            yield path
             continue
-        if entry.is_dir():
-            yield from _walk(entry, seen)
-        elif entry.suffix.lower() in IMAGE_SUFFIXES:
-            yield entry
+        status = path.stat()
+        if (status.st_dev, status.st_ino) in seen:  # a link back to a folder above
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+        waiting += sorted((e for e in entries if e.suffix.lower() in IMAGE_SUFFIXES or e.is_dir()), reverse=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flatclr.data.arrays import MOST_CLASSES, as_targets, label_array
+from flatclr.data.arrays import MOST_CLASSES, as_targets, label_array, require_honest_arrays
 from flatclr.data.decoding import reason_of
 from flatclr.data.opening.names import words
 from flatclr.data.opening.split import Split
@@ -20,6 +20,7 @@ from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
 Array = NDArray[Any]
 T = TypeVar("T")
 
+UNREADABLE = (ValueError, EOFError, OSError, MemoryError, NotImplementedError, SyntaxError, zipfile.BadZipFile)
 IMAGE_KEYS = ("train_images", "x_train", "train_x", "images", "x")
 LABEL_KEYS = ("train_labels", "y_train", "train_y", "labels", "y")
 TEST_IMAGE_KEYS = ("test_images", "x_test", "test_x")
@@ -86,9 +87,10 @@ def _load(path: Path, take: Callable[[Any], T], advice: str) -> T:
     if not path.exists():
         raise FileNotFoundError(f"{path} must exist, got no such file; check the spelling.")
     try:
+        require_honest_arrays(path)
         with path.open("rb") as file:
             return take(np.load(file))
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (*UNREADABLE, zlib.error) as error:
         raise ValueError(f"{path} must be a readable {path.suffix} file, got {reason_of(error)}; {advice}") from error
 
 

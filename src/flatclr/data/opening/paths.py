@@ -20,6 +20,8 @@ def open_path(text: str, image_size: int | None, split: Split) -> Dataset:
         return open_folder(path, image_size, split)
     if not path.exists():
         return _open_several(text, path, image_size, split)
+    if not path.is_file():
+        raise ValueError(f"data must be a file or a folder, got {str(path)!r}, which is neither; copy it into a file.")
     if path.suffix == ".npz":
         return open_npz(path, image_size, split)
     if path.suffix == ".npy":

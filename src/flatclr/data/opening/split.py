@@ -26,4 +26,5 @@ class Split(NamedTuple):
         dataset = Dataset(name, source.subset(train, f"{name}/train"), source.subset(test, f"{name}/test"))
         if isinstance(source, FileImages) and isinstance(dataset.train, FileImages):
             dataset.train.skipped += source.skipped
+            dataset.train.transparent = source.transparent
         return dataset

@@ -6,7 +6,13 @@ of numbers are a source of another kind.
 
 from flatclr.data.sources.blobs import Blob, DiskFile, HubRow, TarMember
 from flatclr.data.sources.dataset import Dataset
-from flatclr.data.sources.files import FileImages, SkippedImagesWarning
+from flatclr.data.sources.files import (
+    FileImages,
+    SkippedImagesWarning,
+    TransparentImagesWarning,
+    UnusableImagesError,
+    is_comparable,
+)
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
 from flatclr.data.sources.resident import ResidentImages
@@ -22,4 +28,7 @@ __all__ = [
     "ResidentImages",
     "SkippedImagesWarning",
     "TarMember",
+    "TransparentImagesWarning",
+    "UnusableImagesError",
+    "is_comparable",
 ]

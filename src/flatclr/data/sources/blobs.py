@@ -16,7 +16,7 @@ class Blob(Protocol):
     def name(self) -> str: ...
     def open(self) -> BinaryIO: ...
     def stamp(self) -> str:
-        """Name and what changes with the content, without reading it."""
+        """Name and size, or what else changes with the content, without reading it."""
 
 
 class DiskFile(NamedTuple):
@@ -36,8 +36,7 @@ class DiskFile(NamedTuple):
         return self.place.open()
 
     def stamp(self) -> str:
-        status = self.path.stat()
-        return f"{self.path.parent.name}/{self.path.name} {status.st_size} {status.st_mtime_ns}"
+        return f"{self.path.parent.name}/{self.path.name} {self.path.stat().st_size}"
 
 
 class TarMember(NamedTuple):
@@ -60,7 +59,7 @@ class TarMember(NamedTuple):
         return self.place.open()
 
     def stamp(self) -> str:
-        return f"{self.key} {self.offset} {DiskFile(self.shard).stamp()}"
+        return f"{self.shard.name} {self.key} {self.offset} {self.size}"
 
 
 class HubRow(NamedTuple):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flatclr.data.arrays import CHUNK, checked_labels, require_room, rows_of
-from flatclr.data.decoding import JOB, Decoders, available_cores
+from flatclr.data.decoding import JOB, UNREACHABLE, Decoders, available_cores
 from flatclr.data.progress import Progress
 from flatclr.data.sources.blobs import Blob, DiskFile
 from flatclr.data.sources.headers import survey
@@ -26,6 +28,11 @@ SMALLEST_BATCH = 2  # images: what must fit into memory at least
 PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
 
 
+PAUSES_S = (0.2, 0.8, 2.0)  # before files that are not reached are tried again
+FILES_SAMPLED, PIECE = 1000, 4096  # files and bytes of them that a fingerprint reads
+BY_CONTENT = "files-2:"  # what such fingerprints begin with
+
+
 class SkippedImagesWarning(UserWarning):
     """Some files could not be read as images and are left out; `FileImages.skipped` lists them.
 
@@ -34,6 +41,14 @@ class SkippedImagesWarning(UserWarning):
     ...     warnings.simplefilter("ignore", SkippedImagesWarning)
     ...     data = flatclr.data.open_dataset()
     """
+
+
+class TransparentImagesWarning(UserWarning):
+    """Some images have an alpha channel and are put on white."""
+
+
+class UnusableImagesError(ValueError):
+    """Image files went missing, or more of them are damaged than the user allows."""
 
 
 class FileImages:
@@ -99,6 +114,12 @@ class FileImages:
         if found.unreadable:
             what = f"{len(found.unreadable)} of {found.checked} files are no readable images and are left out"
             self._report(what, self.skipped[0])
+        self.transparent = found.transparent
+        if found.transparent:
+            message = (
+                f"{name}: {found.transparent} of {found.checked} images have an alpha channel and are put on white."
+            )
+            warnings.warn(message, TransparentImagesWarning, stacklevel=2)
 
     def _set(
         self,
@@ -114,6 +135,7 @@ class FileImages:
         self.files, self.labels, self.classes, self.decoders = files, labels, classes, decoders
         self.image_size, self.channels, self.name = image_size, channels, name
         self.skipped: list[tuple[str, str]] = []  # name and what is wrong
+        self.most_bad, self.transparent = 1.0, 0
         self._damaged: dict[int, str] = {}
         self._noting = Lock()
 
@@ -175,18 +197,61 @@ class FileImages:
             images[: len(good)], rows_of(self.labels, torch.tensor(good)), self.classes, name=self.name
         )
 
+    def limit_bad(self, share: float) -> None:
+        """From now on, refuse to go on with more unreadable images than this share of all.
+
+        Args:
+            share: from 0 to 1.
+
+        Raises:
+            UnusableImagesError: there are more already.
+        """
+        self.most_bad = share
+        self._require_few_bad()
+
     def fingerprint(self) -> str:
-        """A hash of labels, classes, and of names, sizes and times of the files; their content is not read."""
+        """A hash of labels, classes, names and sizes of the files, and of the content of a thousand of them."""
         labels = None if self.labels is None else self.labels.tolist()
-        digest = hashlib.sha256(repr((self.channels, self.image_size, self.classes, labels)).encode())
+        digest = hashlib.sha256(_bytes(repr((self.channels, self.image_size, self.classes, labels))))
         for file in self.files:
-            digest.update(f"{file.stamp()}\n".encode())
-        return digest.hexdigest()
+            digest.update(_bytes(f"{file.stamp()}\n"))
+        for file in self.files[:: -(-len(self.files) // FILES_SAMPLED)]:
+            digest.update(_sampled(file))
+        return f"{BY_CONTENT}{digest.hexdigest()}"
 
     def _decode(self, wanted: Sequence[int], out: Tensor) -> dict[int, str]:
         """Fill `out`; returns what is wrong, by row. What was damaged once stays so."""
         wrong = self.decoders.decode([self.files[i] for i in wanted], out.numpy())
+        for pause in PAUSES_S:
+            lost = [row for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
+            if not lost:
+                break
+            time.sleep(pause)  # a network file system may come back
+            again = torch.empty(len(lost), *out.shape[1:], dtype=torch.uint8)
+            still = self.decoders.decode([self.files[wanted[row]] for row in lost], again.numpy())
+            out[lost] = again
+            wrong = {row: reason for row, reason in wrong.items() if row not in lost}
+            wrong |= {lost[row]: reason for row, reason in still.items()}
+        self._require_reached(wanted, wrong)
         return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
+
+    def _require_reached(self, wanted: Sequence[int], wrong: Mapping[int, str]) -> None:
+        lost = [(wanted[row], reason) for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
+        if lost:
+            i, reason = lost[0]
+            raise UnusableImagesError(
+                f"{self.name} must keep its images where they are, got {len(lost)} of {len(wanted)} that cannot be "
+                f"reached, the first {self.files[i].name} ({reason.removeprefix(UNREACHABLE)}); put them back."
+            )
+
+    def _require_few_bad(self) -> None:
+        bad, total = len(self.skipped), len(self.files) + len(self.skipped) - len(self._damaged)
+        if bad > self.most_bad * total:
+            path, reason = self.skipped[-1]
+            raise UnusableImagesError(
+                f"{self.name} must have at most {self.most_bad:.3g} of its images unreadable, got {bad} of {total}, "
+                f"the last {path} ({reason}); mend them, or allow more with --max-bad-images."
+            )
 
     def _decode_readable(self, wanted: Sequence[int], out: Tensor) -> list[int]:
         """Fill the first rows of `out` with the readable images; returns their numbers."""
@@ -220,6 +285,7 @@ class FileImages:
             first = not self._damaged
             self._damaged[i] = reason
             self.skipped.append((self.files[i].name, reason))
+            self._require_few_bad()
         if first:
             what = "a damaged image is left out, as others will be without further notice"
             self._report(what, (self.files[i].name, reason))
@@ -229,6 +295,28 @@ class FileImages:
         warnings.warn(
             f"{self.name}: {what} ({path}: {reason}); `skipped` lists them.", SkippedImagesWarning, stacklevel=3
         )
+
+
+def is_comparable(then: str, now: str) -> bool:
+    """Whether two fingerprints of one dataset must be equal; those of files went by their times in earlier versions."""
+    return then.startswith(BY_CONTENT) or not now.startswith(BY_CONTENT)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")  # names of files need not be UTF-8
+
+
+def _sampled(file: Blob) -> bytes:
+    """The content of a small file; of a large one its beginning, middle and end."""
+    with file.open() as stream:
+        size = stream.seek(0, os.SEEK_END)
+        pieces = [(0, size)] if size <= 16 * PIECE else [(at, PIECE) for at in (0, size // 2, size - PIECE)]
+        return b"".join(_piece(stream, *piece) for piece in pieces)
+
+
+def _piece(stream: BinaryIO, start: int, length: int) -> bytes:
+    stream.seek(start)
+    return stream.read(length)
 
 
 def _by_processes(files: Sequence[Blob]) -> bool:

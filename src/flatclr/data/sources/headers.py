@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from flatclr.data.decoding import reason_of
+from flatclr.data.decoding import has_alpha, reason_of
 from flatclr.data.sources.blobs import Blob
 
 HEADERS_CHECKED = 100_000  # of more files, this many evenly spaced ones
@@ -24,11 +24,13 @@ class Survey:
     unreadable: dict[int, str]  # what is wrong, by the number of the file
     shorter_side: int  # of the median image
     gray: bool  # all of them
+    transparent: int  # how many have an alpha channel
 
 
 class _Header(NamedTuple):
     shorter_side: int
     gray: bool
+    transparent: bool
 
 
 def survey(files: Sequence[Blob], *, workers: int, name: str) -> Survey:
@@ -42,12 +44,14 @@ def survey(files: Sequence[Blob], *, workers: int, name: str) -> Survey:
         first = next((f"; the first is {files[i].name}: {reason}" for i, reason in unreadable.items()), "")
         raise ValueError(f"{name} must hold readable images, got 0 of {len(files)}{first}; check the files.")
     side = int(np.median([header.shorter_side for header in readable]))
-    return Survey(len(headers), unreadable, side, all(header.gray for header in readable))
+    transparent = sum(header.transparent for header in readable)
+    return Survey(len(headers), unreadable, side, all(header.gray for header in readable), transparent)
 
 
 def _header(file: Blob) -> _Header | str:
     try:
         with file.open() as stream, Image.open(stream) as image:
-            return _Header(min(image.size), image.mode in ("1", "L", "LA") or image.mode.startswith("I;16"))
+            gray = image.mode in ("1", "L", "LA", "I") or image.mode.startswith("I;16")
+            return _Header(min(image.size), gray, has_alpha(image))
     except Exception as error:  # decoders fail in many ways on damaged files
         return reason_of(error)

@@ -1,0 +1,186 @@
+"""Asked to stop, a run leaves a checkpoint, one line and the code that means "resume me"."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from flatclr.checkpoint import load_checkpoint
+from flatclr.training import StopRequest, TrainingInterruptedError
+from flatclr.training.config import TrainConfig
+from flatclr.training.events import Event, Logged, Stopped
+from flatclr.training.stopping import RESUME_ME
+from flatclr.training.trainer import train
+from tests.support.training import assert_same
+from tests.support.training_worker import config, network_of
+
+SMALL = (
+    *(
+        "train",
+        "--batch-size",
+        "8",
+        "--device",
+        "cpu",
+        "--seed",
+        "3",
+        "--log-every",
+        "1",
+        "--checkpoint-every",
+        "100000",
+    ),
+    *("--set", "encoder_options={norm: none, width: 8}", "--set", "eval_samples=100", "--set", "eval_start=false"),
+)
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "flatclr", *SMALL, *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def wait_for_steps(run: Path, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None and not (run / "metrics.jsonl").exists():
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_leaves_a_checkpoint_a_line_and_the_code_that_means_resume_me(name: str, tmp_path: Path) -> None:
+    process = start("--steps", "100000", "--out", "run", "--json", cwd=tmp_path)
+    wait_for_steps(tmp_path / "run", process)
+    asked = time.monotonic()
+    process.send_signal(getattr(signal, name))
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == RESUME_ME, said
+    assert time.monotonic() - asked < 10
+    step = load_checkpoint(tmp_path / "run" / "checkpoint").step
+    assert said.strip() == (
+        f"flatclr: interrupted by {name}; from the checkpoint of step {step} go on with: flatclr train --resume run"
+    )
+    last = json.loads(out.splitlines()[-1])
+    assert (last["kind"], last["step"], last["reason"]) == ("stopped", step, name)
+    assert last["message"] in said
+
+
+def test_the_same_call_begins_a_run_and_goes_on_with_it_to_the_same_weights(tmp_path: Path) -> None:
+    whole, stop = train(config(tmp_path / "whole", 12)).path, StopRequest()
+    again = config(tmp_path / "run", 12, log_every=1)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Logged) and event.step == 5:
+            stop.ask("a listener")
+
+    with pytest.raises(TrainingInterruptedError):
+        train(again, auto_resume=True, on_event=[listen], stop=stop)
+    assert train(again, auto_resume=True).steps == 12
+    assert_same(network_of(tmp_path / "run"), network_of(whole))
+    with pytest.raises(
+        ValueError, match=r"steps must be that of the run in .*run, 12, got 400; leave out --auto-resume"
+    ):
+        train(again.changed(steps=400), auto_resume=True)
+    with pytest.raises(ValueError, match=r"objective must be that of the run in .*run, 'flatnce', got 'infonce'"):
+        train(again.changed(objective="infonce"), auto_resume=True)
+
+
+def test_a_listener_may_ask_a_run_to_stop_and_it_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    whole, stop, heard = train(config(tmp_path / "whole", 12)).path, StopRequest(), list[Event]()
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        if isinstance(event, Logged) and event.step == 5:
+            stop.ask("a listener")
+
+    with pytest.raises(
+        TrainingInterruptedError, match="interrupted by a listener; from the checkpoint of step 5 go on"
+    ):
+        train(config(tmp_path / "run", 12, log_every=1, checkpoint_every=100), on_event=[listen], stop=stop)
+    assert isinstance(heard[-1], Stopped)
+    train(TrainConfig(), resume=tmp_path / "run")
+    assert_same(network_of(tmp_path / "run"), network_of(whole))
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_an_evaluation_does_not_keep_a_signal_waiting(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stop = train(config(tmp_path / "whole", 8, eval_start=True)).path, StopRequest()
+
+    def endless(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    settings = config(tmp_path / "run", 8, eval_start=step == 0, eval_every=4, checkpoint_every=100)
+    with monkeypatch.context() as patch:
+        patch.setattr("flatclr.training.loop.evaluation_metrics", endless)
+        with stop.on_signals(), pytest.raises(TrainingInterruptedError):
+            train(settings, stop=stop)
+    assert train(TrainConfig(), resume=tmp_path / "run").steps == 8
+    assert_same(network_of(tmp_path / "run"), network_of(whole))
+
+
+def test_a_signal_before_the_first_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(60)
+
+    monkeypatch.setattr("flatclr.training.build.open_dataset", slow)
+    stop, heard = StopRequest(), list[Event]()
+    with (
+        stop.on_signals(),
+        pytest.raises(TrainingInterruptedError, match="interrupted by SIGUSR1 before the first step"),
+    ):
+        train(config(tmp_path / "run", 8), stop=stop, on_event=[heard.append])
+    assert [event.row()["reason"] for event in heard] == ["SIGUSR1"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
+def test_signals_ask_for_a_stop_and_handlers_are_put_back(number: signal.Signals) -> None:
+    before, stop = signal.getsignal(number), StopRequest()
+    with stop.on_signals():
+        os.kill(os.getpid(), number)
+    assert stop.reason == number.name
+    assert signal.getsignal(number) is before
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = StopRequest()
+        with stop.on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.reason is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    def listen() -> str | None:
+        with StopRequest().on_signals():
+            return "listened"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(listen).result() == "listened"
+
+
+def test_a_second_interrupt_is_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flatclr.training.stopping.REPEATED_S", 0.0)
+    stop = StopRequest()
+    with stop.on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_auto_resume_needs_a_directory() -> None:
+    with pytest.raises(ValueError, match="out must be given to go on with what it holds"):
+        train(TrainConfig(), auto_resume=True)
