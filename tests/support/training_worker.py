@@ -1,6 +1,6 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
-python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch]
+python -m tests.support.training_worker OUT STEPS [--resume] [--micro-batch] [--views]
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from flatclr.checkpoint import load_checkpoint
 from flatclr.training.config import TrainConfig
 from flatclr.training.launch import process_group
 from flatclr.training.trainer import train
+
+SEVERAL_SIZES: dict[str, object] = {  # of 1,250 steps in an epoch, the first four see other views than the rest
+    "size_schedule": [[0, [[2, 20], [1, 16]]], [4 / 1250, [[1, 24], [3, 12]]]]
+}
 
 
 def config(out: Path, steps: int, **settings: object) -> TrainConfig:
@@ -46,8 +50,9 @@ def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
     with process_group():
-        micro_batch = 2 if "--micro-batch" in sys.argv else None
-        train(config(out, steps, micro_batch=micro_batch), resume=out if "--resume" in sys.argv else None)
+        settings = {"micro_batch": 2} if "--micro-batch" in sys.argv else {}
+        settings |= SEVERAL_SIZES if "--views" in sys.argv else {}
+        train(config(out, steps, **settings), resume=out if "--resume" in sys.argv else None)
 
 
 if __name__ == "__main__":

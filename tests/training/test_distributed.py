@@ -12,7 +12,7 @@ import torch
 from flatclr.checkpoint import load_checkpoint
 from flatclr.training.trainer import train
 from tests.support.training import ROOT
-from tests.support.training_worker import config, network_of
+from tests.support.training_worker import SEVERAL_SIZES, config, network_of
 
 
 @pytest.mark.distributed
@@ -32,10 +32,11 @@ def test_two_processes_follow_the_trajectory_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_two_processes_with_micro_batches_follow_the_trajectory_of_one(tmp_path: Path) -> None:
-    one = train(config(tmp_path / "one", 6)).path
+@pytest.mark.parametrize("views", [[], ["--views"]], ids=["two views", "views of several sizes"])
+def test_two_processes_with_micro_batches_follow_the_trajectory_of_one(tmp_path: Path, views: list[str]) -> None:
+    one = train(config(tmp_path / "one", 6, **(SEVERAL_SIZES if views else {}))).path
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    worker = ["-m", "tests.support.training_worker", str(tmp_path / "two"), "6", "--micro-batch"]
+    worker = ["-m", "tests.support.training_worker", str(tmp_path / "two"), "6", "--micro-batch", *views]
     done = subprocess.run([*command, *worker], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert (tmp_path / "two" / "encoder.safetensors").exists(), done.stderr[-3000:]
     got, want = (load_checkpoint(p / "checkpoint").state["train_step"]["network"] for p in (tmp_path / "two", one))

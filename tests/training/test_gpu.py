@@ -20,7 +20,7 @@ from flatclr.training.build import build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
-from flatclr.training.graph import GraphedStep
+from flatclr.training.graph import GraphedSteps
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
 from tests.support.training_worker import config, network_of
@@ -141,7 +141,8 @@ def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
     parts = build(gpu_config(tmp_path, 4))
     before = {name: value.clone() for name, value in parts.train_step.bare_network.state_dict().items()}
     beta = parts.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
-    GraphedStep(parts.train_step, parts.loader, iter(()), fewer_launches=True)
+    sizes = parts.schedule.groups_from(0)
+    GraphedSteps(parts.train_step, parts.loader, iter(()), sizes=sizes, fewer_launches=True)
     torch.cuda.synchronize()
     after = parts.train_step.bare_network.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)

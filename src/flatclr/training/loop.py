@@ -38,6 +38,7 @@ class Loop:
 
     def __init__(self, parts: Parts, record: Record, *, step: int = 0, make_step: MakeStep = choose_step) -> None:
         self.parts, self.record, self.step, self.make_step = parts, record, step, make_step
+        parts.schedule.apply(parts.train_step, max(step - 1, 0))  # what held at the last step of a resumed run
         self.throughput = Throughput(parts.config.batch_size, parts.device)
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
@@ -65,6 +66,7 @@ class Loop:
         learning_rate = self.parts.schedule.apply(self.parts.train_step, self.step)
         result = take(self.step)
         self.step += 1
+        self.throughput.count(self.parts.train_step.inputs.views_per_sample)
         logging = self._is_due(config.log_every)
         if logging or self.parts.device.type == "cpu":  # elsewhere a look waits for the device
             self._stop_if_bad(result.loss)
