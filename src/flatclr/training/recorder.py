@@ -117,6 +117,7 @@ class Recorder:
             "ess_target": config.ess_target if config.temperature is None else None,
             "temperature": config.temperature,
             "batch_size": config.batch_size,
+            "views_per_image": config.views_per_image,
             "steps": step,
             "seed": config.seed,
             "measured": metrics,
