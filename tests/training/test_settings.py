@@ -62,6 +62,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "encoder_options": (3, "must be named values, got 3"),
     "head_layers": (0, f"{COUNT} 0; pass a larger whole number."),
     "head_width": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
+    "recalibrate": (1, "must be true or false, got 1; pass one of these"),
     "embedding": (1.5, f"{COUNT} 1.5; pass a larger whole number."),
     "objective": ("flatnc", "did you mean 'flatnce'?"),
     "objective_options": ("x", "must be named values, got 'x'"),

@@ -172,7 +172,7 @@ def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, dev
     assert isinstance(inputs, ImageViews)
     size = inputs.groups[0].size
     assert size is not None
-    return ImageValidation(dataset, dataset.train, inputs.views, size, *common)
+    return ImageValidation(dataset, dataset.train, inputs.views, size, *common, recalibrate=config.recalibrate)
 
 
 def _build_networks(

@@ -126,6 +126,13 @@ class TrainConfig:
     )
     embedding: int = setting(128, "network", "The dimension of an embedding.", positive_count)
 
+    recalibrate: bool = setting(
+        False,
+        "network",
+        "Whether features are evaluated, and the encoder saved, with batch statistics of whole images, not of views.",
+        true_or_false,
+    )
+
     objective: str = setting(
         "flatnce", "objective", f"The objective: {', '.join(OBJECTIVES)}.", one_of(OBJECTIVES, OWN)
     )

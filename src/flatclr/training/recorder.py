@@ -81,7 +81,7 @@ class Recorder:
         encoders, saved = self.parts.train_step.bare_network.encoders, []
         for name, encoder in encoders.items():
             folder = self.written.path if len(encoders) == 1 else self.written.path / name
-            with self._writing("encoder"):
+            with self._writing("encoder"), self.parts.validation.ready(encoder):
                 path = save_encoder(folder, encoder, description=description, normalisation=self.parts.normalisation)
             saved.append(path)
         self.tell(Finished(step, tuple(saved), metrics))
