@@ -24,7 +24,7 @@ from flatclr.training.config import TrainConfig
 from flatclr.training.inputs import ImageViews, name_of
 from flatclr.training.trainer import train
 from flatclr.training.view_groups import ViewGroup
-from tests.support.training import gradients, paired_npz
+from tests.support.training import assert_same, gradients, paired_npz
 from tests.support.training_worker import SEVERAL_SIZES, config, network_of
 
 SIZES: dict[str, Any] = {"view_sizes": [[2, 24], [3, 16]]}
@@ -170,6 +170,20 @@ def test_learning_from_several_small_views(tmp_path: Path) -> None:
     result = train(config(tmp_path / "run", 60, eval_start=True, **BATCH_NORM | settings))
     knn = [row["knn"] for row in RunDirectory(result.path).metrics() if "knn" in row]
     assert knn[-1] > knn[0] + 0.02
+
+
+def test_recalibration_changes_what_is_saved_and_evaluated_but_not_what_is_trained(tmp_path: Path) -> None:
+    settings = {**BATCH_NORM, "view_size": 16, "eval_every": 4}
+    plain = train(config(tmp_path / "plain", 4, **settings))
+    result = train(config(tmp_path / "run", 4, recalibrate=True, **settings))
+    assert_same(network_of(result.path), network_of(plain.path))
+    assert result.metrics["knn"] != plain.metrics["knn"]
+    assert result.metrics["pool_mi_nats"] == plain.metrics["pool_mi_nats"]
+    saved, trained = (flatclr.load_encoder(path).state_dict() for path in (result.path, plain.path))
+    other = {name for name in saved if not torch.equal(saved[name], trained[name])}
+    assert other == {name for name in saved if "running" in name}
+    again = train(TrainConfig(), resume=result.path)
+    assert again.metrics["knn"] == result.metrics["knn"]
 
 
 @pytest.mark.parametrize(
