@@ -33,7 +33,7 @@ from flatclr.checks import require_number
 from flatclr.evaluation.knn import knn_votes
 from flatclr.files import replace_files
 from flatclr.models.network import Network
-from flatclr.runs import RunDirectory
+from flatclr.runs import RunDirectory, machine
 from flatclr.training import RECIPES, Event, Logged, TrainConfig
 from flatclr.training.build import Parts, build
 from flatclr.training.recorder import Recorder
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     directory = RunDirectory.create(folder, {**config.to_dict(), "data": images.name})
     watch = Watch(parts, args.looks)
     with directory.locked():
-        ready = {"kind": "process", "does": "train", "command": args.command, **record.machine(), **_commit(args)}
+        ready = {"kind": "process", "does": "train", "command": args.command, **machine(), **_commit(args)}
         ready |= {"seconds": round(since_start(), 2)}
         fit(Recorder(parts, directory, [watch]))
     end = {"kind": "end", "seconds": round(since_start(), 2)}

@@ -26,7 +26,8 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
         raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
         encoder = _built(config, channels=data.channels, size=data.image_size, small=data.channels == 1)
-    for size in {group.size for _, groups in config.view_plan for group in groups} - {None, data.image_size}:
+    sizes = {group.size or data.image_size for _, groups in config.view_plan for group in groups}
+    for size in sorted(sizes - {data.image_size}):
         _require_takes(encoder, torch.zeros(2, data.channels, size, size))
     return build_tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
 

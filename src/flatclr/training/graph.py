@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,9 +97,7 @@ class GraphedStep:
     where the graph looks for them.
     """
 
-    def __init__(
-        self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch], pool: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch], pool: Any = None) -> None:
         assert isinstance(train_step.inputs, ImageViews)
         self.train_step, self.loader, self.inputs, self.batches = train_step, loader, train_step.inputs, batches
         self.pool = pool
