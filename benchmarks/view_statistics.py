@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -29,7 +30,7 @@ from flatclr.training.build import Parts, build
 from flatclr.training.inputs import ImageViews
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit
-from flatclr.training.validation import ImageValidation
+from flatclr.training.validation import RECALIBRATION_IMAGES, ImageValidation
 
 TRIED: tuple[dict[str, Any], ...] = (
     {"views_per_image": 2},
@@ -45,7 +46,9 @@ def knn_by_statistics(parts: Parts) -> dict[str, float]:
     assert isinstance(validation, ImageValidation)
     assert isinstance(network, Network)
     assert isinstance(inputs, ImageViews)
-    images = validation.source.batch(torch.arange(min(4096, len(validation.source))))
+    images = validation.source.batch(
+        torch.arange(min(RECALIBRATION_IMAGES, validation.samples, len(validation.source)))
+    )
     sources: dict[str, AbstractContextManager[None]] = {"training": nullcontext()}
     for group in inputs.groups:
         assert group.size is not None
@@ -71,8 +74,10 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     """One encoder."""
     parts = build(config)
     fit(Recorder(parts))
-    views = config.view_sizes or [[config.views_per_image, config.view_size or parts.data.source.image_size]]  # type: ignore[union-attr]
-    return {"views": json.dumps(views), "seed": config.seed, "steps": config.steps, **knn_by_statistics(parts)}
+    inputs = parts.train_step.inputs
+    assert isinstance(inputs, ImageViews)
+    views = " + ".join(f"{group.count} of {group.size}" for group in inputs.groups)
+    return {"views": views, "seed": config.seed, "steps": config.steps, **knn_by_statistics(parts)}
 
 
 def main() -> None:
@@ -86,27 +91,36 @@ def main() -> None:
     parser.add_argument("--sgd", action="store_true", help="as the recipe cifar10 instead of AdamW")
     parser.add_argument("--precision", default="fp32", help="default: %(default)s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="default: 0")
+    parser.add_argument(
+        "--eval-samples", type=int, default=10_000, help="of each split, at most (default: %(default)s)"
+    )
     parser.add_argument("--tried", type=int, nargs="+", help=f"of the {len(TRIED)} sets of views (default: all)")
     args = parser.parse_args()
-    settings = {
-        **{"data": args.data, "data_dir": args.data_dir, "encoder": args.encoder, "steps": args.steps},
-        **{"batch_size": args.batch_size, "precision": args.precision, "eval_samples": 10_000, "eval_start": False},
-        **({"encoder_options": {"width": args.width}} if args.width else {}),
-        **(
-            {"optimizer": "sgd", "learning_rate": 0.24 * args.batch_size / 256, "weight_decay": 5e-4}
-            if args.sgd
-            else {}
-        ),
-        **{"eval_every": args.steps, "checkpoint_every": args.steps, "learning_rate": 2e-3},
-    }
+    optimisation: dict[str, Any] = {"learning_rate": 2e-3}
     if args.sgd:
-        settings["learning_rate"] = 0.24 * args.batch_size / 256
+        rate = 0.24 * args.batch_size / 256
+        optimisation = {"optimizer": "sgd", "learning_rate": rate, "weight_decay": 5e-4}
+    config = TrainConfig(
+        data=args.data,
+        data_dir=args.data_dir,
+        encoder=args.encoder,
+        encoder_options={"width": args.width} if args.width else {},
+        batch_size=args.batch_size,
+        steps=args.steps,
+        precision=args.precision,
+        eval_every=args.steps,
+        eval_start=False,
+        eval_samples=args.eval_samples,
+        checkpoint_every=args.steps,
+        **optimisation,
+    )
     rows = []
     for number in args.tried or range(len(TRIED)):
         for seed in args.seeds:
-            rows.append(measure(TrainConfig(**{**settings, **TRIED[number], "seed": seed})))
+            rows.append(measure(config.changed(seed=seed, **TRIED[number])))
             print(json.dumps(rows[-1]), flush=True)
-    record.append("view_statistics", rows, f"python -m benchmarks.view_statistics {' '.join(sys.argv[1:])}".strip())
+    command = ["python", "-m", "benchmarks.view_statistics", *sys.argv[1:]]
+    print(record.append("view_statistics", rows, shlex.join(command)))
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ def draw_neighbours(path: Path, start: nn.Module, run: Path) -> list[float]:
     assert isinstance(test, flatclr.data.ResidentImages)
     assert encoder.normalisation is not None
     with console.status("looking for neighbours before and after"):
-        titled = (("before training", start), ("after", encoder))
+        titled = (("left, before training", start), ("right, after", encoder))
         sides = [nearest(title, module, train, test, encoder.normalisation) for title, module in titled]
         with figure_style():
             save_figure(path, neighbours_figure(train, test, sides))

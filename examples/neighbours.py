@@ -75,9 +75,12 @@ def neighbours_figure(train: ResidentImages, test: ResidentImages, sides: list[N
             for place in range(SHOWN):
                 colour = SAME if found.same[number, place] else OTHER
                 _picture(grid[row][first + place], train.images[found.index[number, place]], colour)
-    told = "; ".join(f"{found.title}: {found.precision:.1%} of all are of the right class" for found in sides)
-    names = "left: " + ", right: ".join(found.title for found in sides)
-    figure.suptitle(f"Five nearest training images, {names}\n{told}", fontsize=9)
+    told = "; ".join(f"{found.title} {found.precision:.1%}" for found in sides)
+    figure.suptitle(
+        f"The {SHOWN} nearest training images: green ones are of the right class, orange ones of another\n"
+        f"Of the right class over all test images: {told}",
+        fontsize=9,
+    )
     return figure
 
 
@@ -87,6 +90,6 @@ def _picture(axes: Axes, image_CSS: Tensor, frame: str | None) -> None:
     axes.grid(visible=False)
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.imshow(image_CSS.permute(1, 2, 0), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.imshow(image_CSS.permute(1, 2, 0).numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     for spine in axes.spines.values():
         spine.set(visible=True, color=frame or MUTED, linewidth=2 if frame else 0.5)

@@ -282,10 +282,9 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         path, reason = skipped[0]
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
     config, schedule = parts.config, parts.schedule
-    for epoch, groups in schedule.view_plan:
-        if groups not in schedule.groups_from(0):
-            end = schedule.total_steps / schedule.steps_per_epoch
-            yield f"the run ends at epoch {end:g}, before the change of size_schedule at {epoch:g}."
+    for epoch in schedule.never_reached:
+        end = schedule.total_steps / schedule.steps_per_epoch
+        yield f"the run ends at epoch {end:g}, before the change of size_schedule at {epoch:g}."
     cut = config.micro_batch is not None and config.micro_batch < config.batch_size // parts.ranks.size
     if cut and mixes_samples(parts.train_step.network):
         yield (

@@ -65,6 +65,11 @@ class Schedule:
         later = [groups for epoch, groups in self.view_plan if step < self._first_step(epoch) < self.total_steps]
         return list(dict.fromkeys([self.groups_at(step), *later]))
 
+    @property
+    def never_reached(self) -> list[float]:
+        """Epochs of changes that come after the last step."""
+        return [epoch for epoch, _ in self.view_plan if self._first_step(epoch) >= self.total_steps]
+
     def _first_step(self, epoch: float) -> int:
         return round(epoch * self.steps_per_epoch)
 
