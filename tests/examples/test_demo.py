@@ -100,6 +100,9 @@ def test_act_two_is_the_run_it_says(shown: tuple[Path, str]) -> None:
         "ess_target": 0.25,
         "temperature": None,
         "batch_size": 32,
+        "views_per_image": 8,
+        "view_size": 16,
+        "recalibrate": True,
         "data": None,
         "seed": 1,
     }

@@ -225,6 +225,7 @@ def test_views_beyond_the_images_are_refused(tmp_path: Path, settings: dict[str,
         ({"views_per_image": 3}, r"views_per_image must be 2 for paired data, got 3; it has two sides"),
         (SIZES, r"view_sizes must be None for paired data, got \[\[2, 24\], \[3, 16\]\]"),
         ({"size_schedule": [[0, 16]]}, r"size_schedule must be None for paired data"),
+        ({"recalibrate": True}, r"recalibrate must be false for paired data, got true"),
     ],
     ids=str,
 )

@@ -149,6 +149,8 @@ def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewP
             raise ValueError(f"{name} must be None for paired data, got {given}; it has no views.")
     if config.views_per_image != 2:
         raise ValueError(f"views_per_image must be 2 for paired data, got {config.views_per_image}; it has two sides.")
+    if config.recalibrate:
+        raise ValueError("recalibrate must be false for paired data, got true; it has no whole images.")
     return ()
 
 
