@@ -24,6 +24,7 @@ from flatclr.runs import RunDirectory, new_directory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = 3
+PARTS = ("train", "test")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,10 @@ def shown(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
         quick = functools.partial(flatclr.TrainConfig, eval_samples=200)
         patch.setattr(flatclr, "TrainConfig", quick)
+        few = {
+            part: getattr(flatclr.data.fashion_mnist_small(), part).subset(torch.arange(200), part) for part in PARTS
+        }
+        patch.setattr(flatclr.data, "fashion_mnist_small", lambda: flatclr.data.Dataset("few", **few))
         patch.setattr(sys, "argv", ["demo.py", "--steps", str(STEPS), "--seed", "1", "--out", str(out)])
         demo.main()
     return out, " ".join(printed.getvalue().split())  # as one line: where the terminal wraps does not matter
