@@ -28,9 +28,24 @@ def prepare(scale: Scale, runs: Path, data_dir: Path | None, *, held_out: bool) 
     whole = places(scale, runs, data_dir)
     train, _ = _resident(open_dataset(whole["data"], data_dir=whole.get("data_dir"), download=False))
     if held_out and not (runs / HELD_OUT).exists():
-        order = torch.randperm(len(train), generator=seeded_generator(0, "held out"))
-        kept, out = order[scale.held_out :], order[: scale.held_out]
-        _save(runs / HELD_OUT, train.subset(kept, "train"), train.subset(out, "held out"))
+        _save(runs / HELD_OUT, *_held_out(train, scale))
+
+
+def dataset(scale: Scale, data_dir: Path | None, *, held_out: bool) -> Dataset:
+    """The same images in memory, without a file."""
+    if scale is FULL:
+        train, test = _resident(open_dataset("cifar10", data_dir=data_dir, download=False))
+    else:
+        train, test = (_some(part, scale.images) for part in _resident(open_dataset()))
+    if held_out:
+        train, test = _held_out(train, scale)
+    return Dataset("held-out" if held_out else scale.recipe, train, test)
+
+
+def _held_out(train: ResidentImages, scale: Scale) -> tuple[ResidentImages, ResidentImages]:
+    order = torch.randperm(len(train), generator=seeded_generator(0, "held out"))
+    kept, out = order[scale.held_out :], order[: scale.held_out]
+    return train.subset(kept, "train"), train.subset(out, "held out")
 
 
 def places(scale: Scale, runs: Path, data_dir: Path | None, *, held_out: bool = False) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Scale:
 FULL = Scale(
     name="full",
     recipe="cifar10",
-    fast_recipe="cifar10-fast",
+    fast_recipe="cifar10-two-views",
     base={},
     images=50_000,
     pixels=32,

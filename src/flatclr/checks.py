@@ -82,12 +82,12 @@ def checked_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def require_count(name: str, value: Any, *, at_most: int | None = None, advice: str) -> None:
-    """Refuse anything but a whole number from 1 to `at_most`."""
-    expected = f"{name} must be a whole number >= 1" + (f" and <= {at_most}" if at_most is not None else "")
+def require_count(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None, advice: str) -> None:
+    """Refuse anything but a whole number from `at_least` to `at_most`."""
+    expected = f"{name} must be a whole number >= {at_least}" + (f" and <= {at_most}" if at_most is not None else "")
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{expected}, got {shown(value)}; {advice}")
-    if value < 1 or (at_most is not None and value > at_most):
+    if value < at_least or (at_most is not None and value > at_most):
         raise ValueError(f"{expected}, got {value}; {advice}")
 
 

@@ -13,9 +13,12 @@ import flatclr
 from flatclr.cli.display import LiveDisplay
 from flatclr.cli.main import app
 from flatclr.runs import RunDirectory
-from flatclr.training.events import Logged, Started
+from flatclr.training.events import Finished, Logged, Started
 
-LOGGED = {"mi_nats": 1.0, "ceiling_nats": 2.0, "ess": 0.2, "beta": 3.0, "images_per_second": 9.0}
+LOGGED = {
+    **{"mi_nats": 1.0, "ceiling_nats": 2.0, "ess": 0.2, "beta": 3.0},
+    **{"images_per_second": 1000.0, "views_per_second": 8000.0},
+}
 
 
 def started(tmp_path: Path) -> tuple[LiveDisplay, RunDirectory]:
@@ -52,6 +55,13 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_is_over(
         display(Logged(step, epoch=0.1, metrics={"loss": math.nan, "collapsed": collapsed, **LOGGED}))
     said = [line for line in capsys.readouterr().out.splitlines() if ": alarm, " in line]
     assert [line.strip() for line in said] == ["step 2: alarm, collapsed", "step 4: alarm, collapsed is over"]
+
+
+def test_the_pace_of_the_last_log_line_is_said_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    display, run = started(tmp_path)
+    display(Logged(1, epoch=0.1, metrics={"loss": 1.0, **LOGGED}))
+    display(Finished(step=2, encoders=(run.path / "encoder.safetensors",), metrics={}))
+    assert "pace: 1,000 images/s, 8,000 views/s" in capsys.readouterr().out
 
 
 def test_the_command_says_its_version() -> None:

@@ -52,6 +52,10 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
         (("--device", "gpu"), "device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got 'gpu'"),
         (("--set", "views={"), "--set views must have a YAML value"),
         (("--set", "views=3"), "views must be named values, got 3"),
+        (("--views", "1"), "views_per_image must be a whole number >= 2, got 1"),
+        (("--view-size", "40"), "views must be at most as large as the images, 28 pixels, got 40"),
+        (("--set", "view_sizes=[[2, 24], 6]"), "view_sizes must be [[views, pixels], ...], got [[2, 24], 6]"),
+        (("--view-size", "16", "--set", "view_sizes=[[2, 24]]"), "only one of view_size and view_sizes must be given"),
         (("--out", "/dev/null/x"), "Not a directory"),
     ],
 )
@@ -77,6 +81,22 @@ def test_bad_input_ends_the_process_with_exit_code_2(tmp_path: Path) -> None:
     done = run_cli("train", "--objective", "flatnc", cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_command_line_says_how_many_views_of_which_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[TrainConfig] = []
+
+    def stop(given: TrainConfig, **_: Any) -> None:
+        asked.append(given)
+        raise TrainingStoppedError("seen enough.")
+
+    monkeypatch.setattr(cli_train, "train", stop)
+    CliRunner().invoke(app, ["train", "--views", "8", "--view-size", "16"])
+    CliRunner().invoke(app, ["train", "--set", "view_sizes=[[2, 24], [6, 16]]"])
+    CliRunner().invoke(app, ["train", "--views-per-image", "4", "--set", "size_schedule=[[0, 16], [5, 24]]"])
+    assert [(given.views_per_image, given.view_size) for given in asked] == [(8, 16), (8, None), (4, None)]
+    assert asked[1].view_sizes == [[2, 24], [6, 16]]
+    assert asked[2].size_schedule == [[0, 16], [5, 24]]
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ import torch
 from scipy.special import logsumexp
 
 import flatclr
-from flatclr.data.opening import open_dataset
-from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.data import ResidentImages
+from flatclr.models import Normalisation
 from flatclr.runs import RunDirectory, new_directory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = 3
+PARTS = ("train", "test")
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +36,6 @@ def demo() -> Iterator[ModuleType]:
         yield demo
 
 
-def some_images() -> Dataset:
-    """A part of the embedded images."""
-    whole = open_dataset()
-    assert isinstance(whole.train, ResidentImages)
-    assert isinstance(whole.test, ResidentImages)
-    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    return Dataset(whole.name, whole.train.subset(order, "train"), whole.test.subset(order[:400], "test"))
-
-
 @pytest.fixture(scope="module")
 def shown(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The output folder and what was printed."""
@@ -51,7 +43,10 @@ def shown(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
         quick = functools.partial(flatclr.TrainConfig, eval_samples=200)
         patch.setattr(flatclr, "TrainConfig", quick)
-        patch.setattr(flatclr, "evaluate", functools.partial(flatclr.evaluate, data=some_images()))
+        few = {
+            part: getattr(flatclr.data.fashion_mnist_small(), part).subset(torch.arange(200), part) for part in PARTS
+        }
+        patch.setattr(flatclr.data, "fashion_mnist_small", lambda: flatclr.data.Dataset("few", **few))
         patch.setattr(sys, "argv", ["demo.py", "--steps", str(STEPS), "--seed", "1", "--out", str(out)])
         demo.main()
     return out, " ".join(printed.getvalue().split())  # as one line: where the terminal wraps does not matter
@@ -63,11 +58,17 @@ def pair_rows(out: Path) -> list[dict[str, Any]]:
 
 def test_the_demo_leaves_pictures_a_report_and_an_encoder(shown: tuple[Path, str]) -> None:
     out, printed = shown
-    for name in ("known_mi.png", "training.png"):
+    for name in ("known_mi.png", "training.png", "neighbours.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     assert (out / "training" / "report.html").read_text().startswith("<!doctype html>")
     assert flatclr.load_encoder(out / "training")(torch.rand(2, 1, 28, 28)).shape[0] == 2
-    for name in ("known_mi.png", "training.png", "training/report.html", "training/encoder.safetensors"):
+    for name in (
+        "known_mi.png",
+        "training.png",
+        "neighbours.png",
+        "training/report.html",
+        "training/encoder.safetensors",
+    ):
         assert str(out / name) in printed
 
 
@@ -104,6 +105,9 @@ def test_act_two_is_the_run_it_says(shown: tuple[Path, str]) -> None:
         "ess_target": 0.25,
         "temperature": None,
         "batch_size": 32,
+        "views_per_image": 8,
+        "view_size": 16,
+        "recalibrate": True,
         "data": None,
         "seed": 1,
     }
@@ -166,3 +170,25 @@ def test_objectives_start_from_the_same_weights_and_pairs(demo: ModuleType) -> N
     info, flat = (next(demo.readings(name, steps=1, every=1, seed=5)) for name in list(demo.OBJECTIVES)[:2])
     assert info.batch_mi_nats == pytest.approx(flat.batch_mi_nats, abs=1e-6)
     assert info.batch_ceiling_nats == pytest.approx(math.log(8))
+
+
+def test_neighbours_are_the_nearest_training_images_by_cosine(demo: ModuleType) -> None:
+    import neighbours
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (30, 1, 4, 4), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(3, (30,), generator=generator)
+    train, test = ResidentImages(images[:20], labels[:20]), ResidentImages(images[20:], labels[20:])
+    plain = Normalisation((0.5,), (0.5,))
+    found = neighbours.nearest("before training", torch.nn.Flatten(), train, test, plain)
+    rows = images.double().flatten(1) / 255 * 2 - 1
+    right = 0
+    for number, image in enumerate(rows[20:]):
+        cosines = torch.nn.functional.cosine_similarity(image, rows[:20])
+        order = cosines.argsort(descending=True)[:5]
+        assert found.index[number].tolist() == order.tolist()
+        right += int((labels[order] == labels[20 + number]).sum())
+    assert found.precision == pytest.approx(right / 50)
+    shown = neighbours.neighbours_figure(train, test, [found, found])
+    drawn = [axes for axes in shown.axes if axes.images]
+    assert len(drawn) == len(set(labels[20:].tolist())) * 11  # the image, and five neighbours on each side

@@ -43,6 +43,10 @@ def test_the_last_evaluation_stands_beside_the_untrained_encoder(page: str) -> N
     assert '<td class="number">40.2</td><td class="number">51.5</td>' in page
 
 
+def test_the_summary_says_how_many_images_and_views_a_second_took(page: str) -> None:
+    assert "20 steps, 1,015 images/s, 8,120 views/s, not finished" in page  # medians of the log
+
+
 def test_settings_and_environment_are_listed_and_escaped(page: str) -> None:
     assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td>" in page
     assert "<h1>a&lt;b&gt;</h1>" in page

@@ -17,6 +17,7 @@ def log_row(step: int, **changed: Any) -> dict[str, Any]:
         "ess": 0.3 - step / 1000, "ess_quantiles": [0.1, 0.25, 0.4 + step / 1000], "beta": 9.0 + step,
         "alignment": 0.5, "uniformity": -2.0, "gradient_norm": 1.5, "bad_steps": 0,
         "beta_clamped": False, "collapsed": False, "data_wait_share": 0.2,
+        "images_per_second": 1000.0 + step, "views_per_second": 8000.0 + 8 * step,
     }  # fmt: skip
     return row | changed
 

@@ -1,7 +1,7 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
 python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch-too] [--sogclr-too]
-    [--signals] [--pids]
+    [--views-too] [--signals] [--pids]
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedErr
 from flatclr.training.launch import process_group
 from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
+
+SEVERAL_SIZES: dict[str, object] = {  # of 1,250 steps in an epoch, the first four see other views than the rest
+    "size_schedule": [[0, [[2, 20], [1, 16]]], [4 / 1250, [[1, 24], [3, 12]]]]
+}
 
 
 def config(out: Path, steps: int, **settings: object) -> TrainConfig:
@@ -63,6 +67,8 @@ def main() -> None:
                     train(config(out.with_name("micro"), steps, micro_batch=2))
                 if "--sogclr-too" in sys.argv:
                     train(config(out.with_name("sogclr"), 6, objective="sogclr", micro_batch=2))
+                if "--views-too" in sys.argv:
+                    train(config(out.with_name("views"), 6, micro_batch=2, **SEVERAL_SIZES))
         except TrainingInterruptedError:
             sys.exit(RESUME_ME)
         except TrainingStoppedError as error:

@@ -12,19 +12,20 @@ import torch
 from flatclr.checkpoint import load_checkpoint
 from flatclr.training.trainer import train
 from tests.support.training import ROOT
-from tests.support.training_worker import config, network_of
+from tests.support.training_worker import SEVERAL_SIZES, config, network_of
 
 pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder with the runs of two processes, `two` and, by micro-batches, `micro`, and what they printed."""
+    """The folder with the runs of two processes, `two` and, by micro-batches, `micro`, `sogclr` and `views`, and what they printed."""
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    worker = ["-m", "tests.support.training_worker", str(folder / "two"), "10", "--micro-batch-too", "--sogclr-too"]
+    others = ["--micro-batch-too", "--sogclr-too", "--views-too"]
+    worker = ["-m", "tests.support.training_worker", str(folder / "two"), "10", *others]
     done = subprocess.run([*command, *worker], cwd=ROOT, capture_output=True, text=True, timeout=180)
-    assert (folder / "sogclr" / "encoder.safetensors").exists(), done.stderr[-3000:]
+    assert (folder / "views" / "encoder.safetensors").exists(), done.stderr[-3000:]
     return folder, done.stdout
 
 
@@ -54,3 +55,10 @@ def test_numbers_of_samples_follow_the_trajectory_of_one_process(
         got, want = (load_checkpoint(run / "checkpoint").state["train_step"][part] for run in runs)
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert want["state.log_average"].isfinite().sum() == 48  # six batches of eight
+
+
+def test_views_of_several_sizes_follow_the_trajectory_of_one_process(
+    two_processes: tuple[Path, str], tmp_path: Path
+) -> None:
+    one = train(config(tmp_path / "one", 6, **SEVERAL_SIZES)).path
+    torch.testing.assert_close(network_of(two_processes[0] / "views"), network_of(one), rtol=1e-5, atol=1e-5)

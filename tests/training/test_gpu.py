@@ -20,10 +20,10 @@ from flatclr.training.build import build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
-from flatclr.training.graph import GraphedStep
+from flatclr.training.graph import GraphedSteps
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
-from tests.support.training_worker import config, network_of
+from tests.support.training_worker import SEVERAL_SIZES, config, network_of
 
 pytestmark = pytest.mark.gpu
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
@@ -66,6 +66,8 @@ OTHER_OBJECTIVES = [
         {"optimizer": "sgd", "learning_rate": 0.03},
         {"objective": "infonce"},
         {"view_size": 20},
+        {"views_per_image": 4, "view_size": 16},
+        {"encoder_options": {"norm": "batch", "width": 8}, **SEVERAL_SIZES},
         {"log_every": 3, "eval_every": 4, "ess_target": [[0, 0.5], [0.002, 0.2]]},
         *OTHER_OBJECTIVES,
     ],
@@ -147,7 +149,8 @@ def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
     parts = build(gpu_config(tmp_path, 4))
     before = {name: value.clone() for name, value in parts.train_step.bare_network.state_dict().items()}
     beta = parts.train_step.objective.inverse_temperature.clone()  # type: ignore[union-attr]
-    GraphedStep(parts.train_step, parts.loader, iter(()), fewer_launches=True)
+    sizes = parts.schedule.groups_from(0)
+    GraphedSteps(parts.train_step, parts.loader, iter(()), sizes=sizes, fewer_launches=True)
     torch.cuda.synchronize()
     after = parts.train_step.bare_network.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
@@ -155,8 +158,9 @@ def test_capturing_leaves_no_trace_of_its_warm_up(tmp_path: Path) -> None:
 
 
 def test_a_resumed_captured_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
-    whole = train(gpu_config(tmp_path / "whole", 12)).path
-    run = train(gpu_config(tmp_path / "run", 12)).path
+    settings = {"size_schedule": [[0, 16], [9 / 625, 20]], "views_per_image": 3}  # it goes on from step 8
+    whole = train(gpu_config(tmp_path / "whole", 12, **settings)).path
+    run = train(gpu_config(tmp_path / "run", 12, **settings)).path
     (run / "checkpoint" / "step-000000012.pt").unlink()
     train(TrainConfig(), resume=run)
     torch.testing.assert_close(network_of(run), network_of(whole), rtol=1e-5, atol=1e-6)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.checkpoint import load_checkpoint
+from flatclr.models.statistics import one_update_of_running_statistics
 from flatclr.training.build import build, what_to_know
 from flatclr.training.events import Event, Warned
-from flatclr.training.networks import one_update_of_running_statistics
 from flatclr.training.trainer import train
 from tests.support.training import gradients
 from tests.support.training_worker import config

@@ -21,7 +21,7 @@ from flatclr.training.build import Parts, build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
-from flatclr.training.graph import GraphedStep, why_not_graphed
+from flatclr.training.graph import GraphedStep, GraphedSteps, why_not_graphed
 from flatclr.training.inputs import ImageViews
 from flatclr.training.recorder import Recorder
 from flatclr.training.step import StepResult
@@ -29,7 +29,7 @@ from flatclr.training.stepping import Stepper, batches_from, captured, choose_st
 from flatclr.training.throughput import Throughput
 from flatclr.training.trainer import Own, fit, train, train_with
 from tests.support.images import write_pngs
-from tests.support.training_worker import config, network_of
+from tests.support.training_worker import SEVERAL_SIZES, config, network_of
 
 
 class MadeAgain:
@@ -52,7 +52,7 @@ def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def capture(parts: Parts, batches: Iterator[Batch], first: int) -> Stepper:
     """The captured step, as on a CUDA device."""
-    return Stepper(captured(parts, batches))
+    return Stepper(captured(parts, batches, first))
 
 
 def train_captured(given: TrainConfig, resume: Path | None = None) -> Path:
@@ -73,8 +73,14 @@ BETWEEN_REPLAYS: dict[str, Any] = {"log_every": 3, "eval_every": 4, "ess_target"
 @pytest.mark.parametrize("drawn_rows", [1, 3 * 16])
 @pytest.mark.parametrize(
     "settings",
-    [{}, BETWEEN_REPLAYS, {"negatives_per_anchor": 5}, {"encoder_options": {"norm": "batch", "width": 8}}],
-    ids=["plain", "logged and evaluated", "drawn negatives", "batch normalisation"],
+    [
+        {},
+        BETWEEN_REPLAYS,
+        {"negatives_per_anchor": 5},
+        {"encoder_options": {"norm": "batch", "width": 8}},
+        {"encoder_options": {"norm": "batch", "width": 8}, **SEVERAL_SIZES},
+    ],
+    ids=["plain", "logged and evaluated", "drawn negatives", "batch normalisation", "views of several sizes"],
 )
 def test_replays_give_the_weights_of_eager_steps(
     settings: dict[str, Any], drawn_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,14 +100,41 @@ def test_replays_of_streamed_images_give_the_weights_of_eager_steps(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("_without_cuda")
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_resumed_captured_run_ends_with_the_weights_of_a_whole_one(streamed: bool, tmp_path: Path) -> None:
-    settings = streamed_images(tmp_path / "images") if streamed else {}
+@pytest.mark.parametrize(
+    ("streamed", "sizes"),
+    [
+        (False, {}),
+        (True, {}),
+        (False, SEVERAL_SIZES),
+        (True, {"size_schedule": [[0, 12], [9 / 4, 8]], "views_per_image": 3}),  # it goes on from step 8
+    ],
+    ids=str,
+)
+def test_a_resumed_captured_run_ends_with_the_weights_of_a_whole_one(
+    streamed: bool, sizes: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = sizes | (streamed_images(tmp_path / "images") if streamed else {})
     whole = train_captured(config(tmp_path / "whole", 10, **settings))
     run = train_captured(config(tmp_path / "run", 10, **settings))
     (run / "checkpoint" / "step-000000010.pt").unlink()
     train_captured(TrainConfig(), resume=run)
     torch.testing.assert_close(network_of(run), network_of(whole), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("_without_cuda")
+def test_sizes_that_are_still_to_come_are_captured_before_the_first_step(tmp_path: Path) -> None:
+    parts = build(config(tmp_path, 10, **SEVERAL_SIZES))
+    first, later = (groups for _, groups in parts.schedule.view_plan)
+    steps = captured(parts, iter(()), 0)
+    assert isinstance(steps, GraphedSteps)
+    assert list(steps.steps) == [first, later]
+    assert parts.train_step.inputs.groups == first  # type: ignore[attr-defined]
+    resumed = captured(parts, iter(()), 4)
+    assert isinstance(resumed, GraphedSteps)
+    assert list(resumed.steps) == [later]
+    assert parts.schedule.groups_from(9) == [later]
+    short = build(config(tmp_path, 3, **SEVERAL_SIZES))
+    assert short.schedule.groups_from(0) == [first]
 
 
 @pytest.mark.usefixtures("_without_cuda")

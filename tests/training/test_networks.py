@@ -122,7 +122,7 @@ def test_only_networks_of_this_package_are_given_weights_rounded_before_they_are
     own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(stepping, "GraphedStep", lambda *_, fewer_launches: asked.append(fewer_launches))
+    monkeypatch.setattr(stepping, "GraphedSteps", lambda *_, sizes, fewer_launches: asked.append(fewer_launches))
     encoder = None if own else nn.Sequential(nn.Flatten(), nn.Linear(784, 8))
-    stepping.captured(build(config(tmp_path, 2), encoder=encoder), iter(()))
+    stepping.captured(build(config(tmp_path, 2), encoder=encoder), iter(()), 0)
     assert asked == [own]

@@ -1,4 +1,4 @@
-"""The share of its time a run spends without data is that of the clock."""
+"""Images, views and the share of its time a run spends without data are those of the clock."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -39,10 +39,22 @@ def test_the_share_of_time_without_data_is_that_of_the_clock(clock: Clock) -> No
     measured = Throughput(batch_size=10, device=CPU)
     for _ in measured.timed(batches_every(1.0, clock)):
         clock.now += 3.0  # the step
-    assert measured.row(4) == {"images_per_second": 40 / 16, "data_wait_share": 0.25}
+    assert measured.row(4)["data_wait_share"] == 0.25
     measured.restart(4)
     clock.now += 2.0
-    assert measured.row(5) == {"images_per_second": 5.0, "data_wait_share": 0.0}
+    assert measured.row(5)["data_wait_share"] == 0.0
+
+
+def test_images_and_views_are_counted_apart(clock: Clock) -> None:
+    measured = Throughput(batch_size=10, device=CPU)
+    for views in (2, 2, 8, 8):
+        clock.now += 4.0
+        measured.count(views)
+    assert measured.row(4) == {"images_per_second": 40 / 16, "views_per_second": 200 / 16}
+    measured.restart(4)
+    clock.now += 2.0
+    measured.count(8)
+    assert measured.row(5) == {"images_per_second": 5.0, "views_per_second": 40.0}
 
 
 def test_waiting_while_the_device_has_earlier_steps_to_do_does_not_count(clock: Clock) -> None:

@@ -48,6 +48,7 @@ class LiveDisplay:
         self.task: TaskID | None = None
         self.run: RunDirectory | None = None
         self.alarms: set[str] = set()
+        self.pace = ""
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +72,8 @@ class LiveDisplay:
             case Warned():
                 self.console.print(event.message, style="yellow")
             case Finished():
+                if self.pace:
+                    self.console.print(f"pace: {self.pace}")
                 for path in event.encoders:
                     self.console.print(f"encoder: {path}")
 
@@ -84,6 +87,7 @@ class LiveDisplay:
     def _show_gauges(self, event: Logged) -> None:
         assert self.task is not None
         self.progress.update(self.task, completed=event.step, gauges=_gauges(event.metrics))
+        self.pace = _pace(event.metrics)
         alarms = {alarm for alarm in ("beta_clamped", "collapsed") if event.metrics.get(alarm)}
         for alarm in sorted(alarms ^ self.alarms):  # said when it begins and when it is over
             over = "" if alarm in alarms else " is over"
@@ -105,8 +109,12 @@ def _gauges(row: Mapping[str, Any]) -> str:
     waiting = f", {row['data_wait_share']:.0%} waiting for data" if row.get("data_wait_share", 0) >= 0.01 else ""
     return (
         f"loss {row['loss']:.3f}  MI {row['mi_nats']:.2f}/{row['ceiling_nats']:.2f}  ESS {row['ess']:.2f}  "
-        f"beta {row['beta']:.1f}  {row['images_per_second']:.0f} img/s{waiting}"
+        f"beta {row['beta']:.1f}  {_pace(row)}{waiting}"
     )
+
+
+def _pace(row: Mapping[str, Any]) -> str:
+    return f"{row['images_per_second']:,.0f} images/s, {row['views_per_second']:,.0f} views/s"
 
 
 def _evaluation(row: Mapping[str, Any]) -> str:

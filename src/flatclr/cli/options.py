@@ -30,8 +30,10 @@ class Command(TyperCommand):
         super().__init__(*arguments, params=params, **settings)
 
 
-def option_of(name: str) -> Any:
+def option_of(name: str, *flags: str) -> Any:
     """The option of a setting: its text as help, its group as panel, its default shown; None leaves it to the config.
+
+    Flags are for one that is called otherwise than its setting.
 
     >>> option_of("batch_size").rich_help_panel, option_of("batch_size").show_default
     ('Optimisation', '32')
@@ -39,7 +41,9 @@ def option_of(name: str) -> Any:
     row = SETTINGS[name]
     text, _, otherwise = row.help.removesuffix(".").partition(BY_DEFAULT)
     shown = otherwise if row.default is None else f"{row.default:g}" if type(row.default) is float else row.default
-    return typer.Option(help=f"{text}.", rich_help_panel=row.group.capitalize(), show_default=str(shown) or False)
+    return typer.Option(
+        *flags, help=f"{text}.", rich_help_panel=row.group.capitalize(), show_default=str(shown) or False
+    )
 
 
 def settings_without_option(command: Callable[..., None]) -> str:

@@ -6,11 +6,13 @@ images --normalisation--> views --encoder--> features --head--> embeddings
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
 from flatclr.data.views import normalize
+from flatclr.models.statistics import frozen_running_statistics
 from flatclr.runs import SIDES
 
 
@@ -81,7 +83,10 @@ class NormalisedEncoder(nn.Module):
 
 
 class Network(nn.Module):
-    """Encoder and projection head; all views pass in one batch.
+    """Encoder and projection head; views of one size pass the encoder in one batch, and all pass the head together.
+
+    Where views are of several sizes, batch normalisation of the encoder goes by each size on its own in training, and
+    its running statistics are those of the first.
 
     Layers are named `encoder.NAME` and `head.NAME`, in a checkpoint as in an evaluation of layers.
 
@@ -100,8 +105,13 @@ class Network(nn.Module):
         self.encoder, self.head = encoder, head
 
     def forward(self, *views: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings of every view, in the order of the views."""
-        embeddings: Tensor = self.head(self.encoder(torch.cat(views)))
+        """Embeddings of every view, in the order of the views; those of one size stand side by side."""
+        first, *others = [list(group) for _, group in groupby(views, key=lambda view: view.shape[1:])]
+        features: Tensor = self.encoder(torch.cat(first))
+        if others:
+            with frozen_running_statistics(self.encoder):
+                features = torch.cat([features, *(self.encoder(torch.cat(group)) for group in others)])
+        embeddings: Tensor = self.head(features)
         return embeddings.chunk(len(views))
 
     @property

@@ -110,6 +110,14 @@ def _snr(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
     axes.legend()
 
 
+def _pace(axes: Axes, rows: Rows, config: Mapping[str, Any]) -> None:
+    axes.plot(*series(rows, "images_per_second"), color=BLUE, label="images")
+    axes.plot(*series(rows, "views_per_second"), color=ORANGE, label="views")
+    _from_zero(axes)
+    axes.set_ylabel("per second")
+    axes.legend()
+
+
 def _from_zero(axes: Axes) -> None:
     """Show zero, unless the curve goes below it."""
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=1.08 * axes.get_ylim()[1])
@@ -199,6 +207,13 @@ PANELS = (
         "collision_rate",
         "share",
         marker="o",
+    ),
+    Panel(
+        "Throughput",
+        "Images and views that pass the encoder in a second, without evaluations. Smaller and fewer views of an image "
+        "take less time.",
+        "views_per_second",
+        _pace,
     ),
 )
 OVERVIEW = (ESS, BOUND, ACCURACY)

@@ -6,11 +6,12 @@ import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from flatclr.files import parse_json, replace_files
 from flatclr.plots import inline_svg
-from flatclr.report.figures import PANELS, Panel, Rows, available, draw_panels
+from flatclr.report.figures import PANELS, Panel, Rows, available, draw_panels, number
 from flatclr.runs import ENVIRONMENT, REPORT, RunDirectory
 
 ALARMS = {
@@ -93,7 +94,17 @@ def _summary(run: RunDirectory, config: Mapping[str, Any], rows: Rows) -> str:
     steps = max((row.get("step", 0) for row in rows), default=0)
     encoders = list(run.path.glob("encoder.safetensors")) + list(run.path.glob("encoder_*/encoder.safetensors"))
     state = "finished" if encoders else "not finished: there is no encoder file yet"
-    return f"{config.get('objective')}, batch {config.get('batch_size')}, {steps:,} steps, {state}"
+    parts = [str(config.get("objective")), f"batch {config.get('batch_size')}", f"{steps:,} steps", *_pace(rows), state]
+    return ", ".join(parts)
+
+
+def _pace(rows: Rows) -> list[str]:
+    """Medians over the log; of runs that counted no views, images alone."""
+    found = []
+    for name in ("images", "views"):
+        rates = [number(row[f"{name}_per_second"]) for row in rows if f"{name}_per_second" in row]
+        found += [f"{median(rates):,.0f} {name}/s"] if rates else []
+    return found
 
 
 def _figure(panel: Panel, rows: Rows, config: Mapping[str, Any]) -> str:

@@ -19,20 +19,21 @@ from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Normalisation
+from flatclr.models.statistics import mixes_samples
 from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer
 from flatclr.training.build_data import build_views, trainable
 from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
-from flatclr.training.config import TrainConfig
+from flatclr.training.config import VIEW_SIZES, TrainConfig
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
 from flatclr.training.memory import is_out_of_memory
-from flatclr.training.networks import mixes_samples
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
 from flatclr.training.validation import ImageValidation, PairValidation, Validation
+from flatclr.training.view_groups import ViewPlan, sized, views_in
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,10 @@ def build(
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     opened = _open_data(config, data)
     loader = _build_loader(config, opened.source, ranks, device)
-    inputs = _build_inputs(config, opened.source, ranks, own_encoder=encoder is not None)
+    view_plan = _view_plan(config, opened.source)
+    inputs = _build_inputs(config, opened.source, view_plan, ranks, own_encoder=encoder is not None)
     validation = _build_validation(config, opened.dataset, inputs, device)
-    schedule = Schedule.of(config, loader.plan.steps_per_epoch)
+    schedule = Schedule.of(config, loader.plan.steps_per_epoch, view_plan)
     torch.manual_seed(config.seed)
     with _refusing_what_is_too_large(config):
         network, keys = _build_networks(config, opened.source, encoder, ranks, device)
@@ -134,6 +136,7 @@ def build(
         train_step.samples_of = loader.own_indices
     parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
     _require_reachable_targets(parts)
+    _require_known_views(parts)
     return parts
 
 
@@ -174,16 +177,29 @@ def _build_loader(
     return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
 
 
+def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewPlan:
+    if not isinstance(source, PairedArrays):
+        return sized(config.view_plan, source.image_size)
+    for name in VIEW_SIZES:
+        if (given := getattr(config, name)) is not None:
+            raise ValueError(f"{name} must be None for paired data, got {given}; it has no views.")
+    if config.views_per_image != 2:
+        raise ValueError(f"views_per_image must be 2 for paired data, got {config.views_per_image}; it has two sides.")
+    if config.recalibrate:
+        raise ValueError("recalibrate must be false for paired data, got true; it has no whole images.")
+    return ()
+
+
 def _build_inputs(
-    config: TrainConfig, source: ImageSource | PairedArrays, ranks: Ranks, *, own_encoder: bool
+    config: TrainConfig, source: ImageSource | PairedArrays, view_plan: ViewPlan, ranks: Ranks, *, own_encoder: bool
 ) -> Inputs:
     if isinstance(source, PairedArrays):
         return PairedInputs()
     # every encoder of ours begins with a layer to which autocast would round the views
     is_ours = not own_encoder and ":" not in config.encoder
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
-    size = config.view_size or source.image_size
-    return ImageViews(build_views(config, source), size, config.batch_size, config.seed, ranks, dtype)
+    (_, groups), *_ = view_plan
+    return ImageViews(build_views(config, source), groups, config.batch_size, config.seed, ranks, dtype)
 
 
 def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Validation:
@@ -192,7 +208,9 @@ def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, dev
         held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
         return PairValidation(held_out, *common)
     assert isinstance(inputs, ImageViews)
-    return ImageValidation(dataset, dataset.train, inputs.views, inputs.view_size, *common)
+    size = inputs.groups[0].size
+    assert size is not None
+    return ImageValidation(dataset, dataset.train, inputs.views, size, *common, recalibrate=config.recalibrate)
 
 
 def _build_networks(
@@ -254,7 +272,8 @@ def _build_step(
         queue = EmbeddingQueue(config.queue, config.embedding, seed=config.seed).to(device)
     return TrainStep(
         network=network,
-        compiled=torch.compile(network) if config.compile else None,
+        # views of another size are compiled for themselves: kernels for any size are slower
+        compiled=torch.compile(network, dynamic=False) if config.compile else None,
         objective=objective,
         optimizer=optimizer,
         inputs=inputs,
@@ -267,13 +286,32 @@ def _build_step(
     )
 
 
+def _numbers_of_views(parts: Parts) -> set[int]:
+    return {views_in(groups) for _, groups in parts.schedule.view_plan} or {parts.train_step.inputs.views_per_sample}
+
+
+def _require_known_views(parts: Parts) -> None:
+    """An objective may take two views alone; it is asked before any work starts."""
+    config = parts.config
+    for views in _numbers_of_views(parts) - {2}:
+        try:
+            parts.train_step.try_loss(views, config.batch_size // parts.ranks.size, config.embedding)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"views_per_image must be a number that the objective {config.objective} takes, got {views} "
+                f"({str(error).rstrip('.')}); leave it out, or choose another objective."
+            ) from error
+
+
 def _require_reachable_targets(parts: Parts) -> None:
     """Every target of the schedule, before any work starts."""
     for control in parts.train_step.objective.controls:
         config = parts.config
-        negatives = parts.train_step.negatives(config.batch_size // parts.ranks.size, config.embedding)
-        for _, target in parts.schedule.ess_targets:
-            control.require_reachable(negatives, target)
+        samples, d = config.batch_size // parts.ranks.size, config.embedding
+        for views in _numbers_of_views(parts):
+            negatives = parts.train_step.negatives(views, samples, d)
+            for _, target in parts.schedule.ess_targets:
+                control.require_reachable(negatives, target)
 
 
 def what_to_know(parts: Parts) -> Iterator[str]:
@@ -283,10 +321,13 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
-    config = parts.config
     pairing = parts.train_step.objective.options.get("pairing", "two_view")
     if isinstance(parts.data.source, PairedArrays) and pairing in ("views", "two_view", "within"):
         yield f"pairing {pairing!r} compares rows of one side with each other too; for paired data 'cross' is usual."
+    config, schedule = parts.config, parts.schedule
+    for epoch in schedule.never_reached:
+        end = schedule.total_steps / schedule.steps_per_epoch
+        yield f"the run ends at epoch {end:g}, before the change of size_schedule at {epoch:g}."
     cut = config.micro_batch is not None and config.micro_batch < config.batch_size // parts.ranks.size
     if cut and mixes_samples(parts.train_step.network):
         yield (

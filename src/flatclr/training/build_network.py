@@ -21,15 +21,14 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
                 f"an encoder of your own must be for images, got {type(encoder).__name__} for paired data; "
                 "use the objectives in a loop of your own."
             )
-        if config.view_size is not None:
-            raise ValueError(f"view_size must be None for paired data, got {config.view_size}; it has no views.")
         return TwoTowers(*(build_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
     if encoder is None and config.encoder == OWN:
         raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
         encoder = _built(config, channels=data.channels, size=data.image_size, small=data.channels == 1)
-    if config.view_size is not None:
-        _require_takes(encoder, torch.zeros(2, data.channels, config.view_size, config.view_size))
+    sizes = {group.size or data.image_size for _, groups in config.view_plan for group in groups}
+    for size in sorted(sizes - {data.image_size}):
+        _require_takes(encoder, torch.zeros(2, data.channels, size, size))
     return build_tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flatclr.checks import require_number, require_rising_counts, require_seed
+from flatclr.checks import require_count, require_number, require_rising_counts, require_seed
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
@@ -32,9 +32,24 @@ from flatclr.training.settings import (
     text,
     true_or_false,
 )
+from flatclr.training.view_groups import (
+    FEWEST_VIEWS,
+    ViewGroup,
+    ViewPlan,
+    groups_from,
+    plan_from,
+    require_groups,
+    require_plan,
+    views_in,
+)
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 OWN = "own"  # an encoder, or an objective, that came from Python
+VIEW_SIZES = ("view_size", "view_sizes", "size_schedule")  # of which one says how large views are
+
+
+def at_least_two(name: str, value: Any) -> None:
+    require_count(name, value, at_least=FEWEST_VIEWS, advice="an anchor needs another view of its image.")
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,23 @@ class TrainConfig:
     views: Mapping[str, Any] = setting(
         {}, "data", "Fields of ViewConfig to change, which say how views are drawn.", named_values
     )
+    views_per_image: int = setting(
+        2, "data", "How many views of each image a step compares, where view_sizes does not count them.", at_least_two
+    )
     view_size: int | None = setting(
         None, "data", "The side of a view in pixels, in training; None: that of the images.", optional_count
+    )
+    view_sizes: Sequence[Sequence[int]] | None = setting(
+        None,
+        "data",
+        "Views of several sizes, as [[views, pixels], ...], the first for the running statistics; None: of one size.",
+        optional(require_groups),
+    )
+    size_schedule: Sequence[Sequence[Any]] | None = setting(
+        None,
+        "data",
+        "Sizes that change, as [[epoch, pixels], ...] from epoch 0 on, or with view_sizes for pixels; None: they stay.",
+        optional(require_plan),
     )
     workers: int | None = setting(
         None, "data", "How many workers decode image files; None: one per core, at most 16.", optional_count
@@ -111,6 +141,13 @@ class TrainConfig:
         optional_count,
     )
     embedding: int = setting(128, "network", "The dimension of an embedding.", positive_count)
+
+    recalibrate: bool = setting(
+        False,
+        "network",
+        "Whether features are evaluated, and the encoder saved, with batch statistics of whole images, not of views.",
+        true_or_false,
+    )
 
     objective: str = setting(
         "flatnce", "objective", f"The objective: {', '.join(OBJECTIVES)}.", one_of(OBJECTIVES, OWN)
@@ -159,7 +196,7 @@ class TrainConfig:
     batch_size: int = setting(
         32,
         "optimisation",
-        "Samples of the global batch, all processes together; an image gives two views.",
+        "Samples of the global batch, all processes together; an image gives several views.",
         positive_count,
     )
     micro_batch: int | None = setting(
@@ -247,6 +284,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_settings(self)
         self._require_ess_targets()
+        self._require_one_way_of_sizes()
         self._require_keys_without_gradient()
         self._require_prefixes_within()
         for name in ("data", "data_dir", "out"):
@@ -260,11 +298,38 @@ class TrainConfig:
         if self.ess_per_anchor and not self.ess_targets:
             raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
+    def _require_one_way_of_sizes(self) -> None:
+        given = [name for name in VIEW_SIZES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"only one of {' and '.join(given)} must be given, got both; leave one out.")
+        if self.view_sizes is not None:
+            counted = views_in(groups_from("view_sizes", self.view_sizes))
+            if self.views_per_image not in (FEWEST_VIEWS, counted):
+                raise ValueError(
+                    f"views_per_image must be the {counted} of view_sizes, got {self.views_per_image}; leave it out."
+                )
+            object.__setattr__(self, "views_per_image", counted)
+
     def _require_keys_without_gradient(self) -> None:
         if self.momentum is not None and self.pairing != "one_way":
             raise ValueError(
                 f"pairing must be 'one_way' with a momentum encoder, got {self.pairing!r}; keys get no gradient."
             )
+        most = max(views_in(groups) for _, groups in self.view_plan)
+        if self.momentum is not None and most > 2:
+            raise ValueError(
+                f"views_per_image must be 2 with a momentum encoder, got {most}; one view is the query, the other its "
+                "key."
+            )
+
+    @property
+    def view_plan(self) -> ViewPlan:
+        """(epoch, groups of views of one size) in order of time: each holds from its epoch on."""
+        if self.size_schedule is not None:
+            return plan_from("size_schedule", self.size_schedule, self.views_per_image)
+        if self.view_sizes is not None:
+            return ((0.0, groups_from("view_sizes", self.view_sizes)),)
+        return ((0.0, (ViewGroup(self.views_per_image, self.view_size),)),)
 
     def _require_prefixes_within(self) -> None:
         if self.prefixes is not None and self.prefixes[-1] > self.embedding:
@@ -314,7 +379,10 @@ class TrainConfig:
         return cls(**settings)
 
     def changed(self, **settings: Any) -> TrainConfig:
-        """With these settings instead; an ESS target takes the place of a temperature.
+        """With these settings instead.
+
+        An ESS target takes the place of a temperature, and of view_size, view_sizes and size_schedule one takes that
+        of another.
 
         Args:
             settings: by name.
@@ -337,6 +405,12 @@ class TrainConfig:
             )
         if settings.get("ess_target") is not None:
             settings.setdefault("temperature", None)
+        if any(settings.get(name) is not None for name in VIEW_SIZES):
+            settings = dict.fromkeys(VIEW_SIZES) | settings
+        if settings.get("view_sizes") is not None:
+            settings.setdefault("views_per_image", FEWEST_VIEWS)
+        elif "views_per_image" in settings:
+            settings.setdefault("view_sizes", None)
         return replace(self, **settings)
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.models.network import device_of
-from flatclr.training.networks import frozen_running_statistics, one_update_of_running_statistics
+from flatclr.models.statistics import frozen_running_statistics, one_update_of_running_statistics
 
-Embed = Callable[[slice], tuple[Tensor, ...]]  # view a, and view b where it needs a gradient too
+Embed = Callable[[slice], tuple[Tensor, ...]]  # of every view that needs a gradient
 RandomState = tuple[Tensor, Tensor | None]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from flatclr.training.inputs import ImageViews
 from flatclr.training.memory import is_out_of_memory
 from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
+from flatclr.training.view_groups import Groups
 
 WARMUP_STEPS = 3
 DRAWN_ROWS = 3072  # of view parameters at once, in a millisecond or two
@@ -33,38 +36,69 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
     return None
 
 
-class GraphedStep:
-    """`TrainStep` on images: captured once, then replayed with each step's images and view parameters.
+class GraphedSteps:
+    """`TrainStep` on images, captured before the first step for every set of sizes that views will have.
 
-    Resident images are indexed in the graph. Streamed ones come from `batches`, one for every call, and are copied to
-    where the graph looks for them.
+    Not when a size comes up: a capture during which other threads pin memory is broken, and what does not fit into
+    memory is better known at the start. The graphs share their memory, since one is replayed at a time; so results are
+    overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in place before
+    this is made: the graphs go on using their memory.
 
-    Results are overwritten by the next replay. The parameters, states and buffers a checkpoint restores must be in
-    place before this is made: the graph goes on using their memory.
-
-    `fewer_launches` is for networks whose layers are called as modules: one that reads another's weight, or leaves
-    autocast, would see rounded ones.
+    Args:
+        train_step, loader: of the run; `train_step.inputs` says which graph is replayed.
+        batches: of streamed images, one for every call.
+        sizes: groups of views, every one that `train_step.inputs` will have.
+        fewer_launches: for networks whose layers are called as modules: one that reads another's weight, or leaves
+            autocast, would see rounded ones.
     """
 
     def __init__(
-        self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch], *, fewer_launches: bool
+        self,
+        train_step: TrainStep,
+        loader: Loader,
+        batches: Iterator[Batch],
+        *,
+        sizes: Sequence[Groups],
+        fewer_launches: bool,
     ) -> None:
         assert isinstance(train_step.inputs, ImageViews)
+        self.train_step, self.steps = train_step, dict[Groups, GraphedStep]()
+        forward, first = train_step.forward, train_step.inputs
+        if fewer_launches and train_step.compiled is None:
+            train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
+        pool = torch.cuda.graph_pool_handle() if loader.device.type == "cuda" else None
+        try:
+            for groups in sizes:
+                train_step.inputs = replace(first, groups=groups)  # what failed is what was last tried
+                self.steps[groups] = GraphedStep(train_step, loader, batches, pool)
+        except BaseException:
+            train_step.forward = forward
+            raise
+        train_step.inputs = first
+
+    def __call__(self, step: int) -> StepResult:
+        assert isinstance(self.train_step.inputs, ImageViews)
+        return self.steps[self.train_step.inputs.groups](step)
+
+
+class GraphedStep:
+    """A step on views of certain sizes: captured once, then replayed with each step's images and view parameters.
+
+    Resident images are indexed in the graph. Streamed ones come from `batches`, one for every call, and are copied to
+    where the graph looks for them.
+    """
+
+    def __init__(self, train_step: TrainStep, loader: Loader, batches: Iterator[Batch], pool: Any = None) -> None:
+        assert isinstance(train_step.inputs, ImageViews)
         self.train_step, self.loader, self.inputs, self.batches = train_step, loader, train_step.inputs, batches
+        self.pool = pool
         # read to the end before the capture: one that other threads pin memory during is broken
         ((self.batch,),) = loader.batches([loader.own_indices(0)])
         self.index = loader.own_indices(0).to(loader.device, copy=True)
         self.parameters = self.inputs.parameters(self.batch, 0).to(loader.device)
         self.drawn_KRP, self.drawn_steps = self.parameters.values_NP.clone().unsqueeze(0), range(1)
-        forward = train_step.forward
-        if fewer_launches and train_step.compiled is None:
-            train_step.forward = FewerLaunches(train_step.network, train_step.autocast_type)
-        try:
-            self._warm_up()
-            self.graph, self.result = self._captured()
-        except BaseException:
-            train_step.forward = forward
-            raise
+        self._warm_up()
+        self.graph, self.result = self._captured()
 
     def __call__(self, step: int) -> StepResult:
         if self.loader.resident is None:
@@ -77,7 +111,7 @@ class GraphedStep:
         return self.result
 
     def _drawn(self, step: int) -> Tensor:
-        """The view parameters of a step, drawn for several at once: K steps, R rows of both views, P parameters.
+        """The view parameters of a step, drawn for several at once: K steps, R rows of all views, P parameters.
 
         Between replays each operation takes its turn with the threads that look after decoders, so few are made there.
         """
@@ -98,7 +132,7 @@ class GraphedStep:
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, StepResult]:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.random.fork_rng([]), torch.cuda.graph(graph):
+            with torch.random.fork_rng([]), torch.cuda.graph(graph, pool=self.pool):
                 return graph, self._take()
         except RuntimeError as error:
             cause = first_of(error)

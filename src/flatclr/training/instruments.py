@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ SNR_FLOOR = diagnostics.gradient_snr_floor(SNR_BATCHES)
 def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks: Ranks) -> dict[str, Any]:
     """The gauges of one step's global batch as numbers; reading them waits for the device."""
     stats = result.stats
-    z_a, z_b = distributed.gather_views(torch.stack(result.embeddings), ranks)
+    z_VNd = distributed.gather_views(torch.stack(result.embeddings), ranks)
     # a margin may leave an anchor without negatives, and so without an ESS
     quantiles = torch.nanquantile(stats.ess.float(), torch.tensor([0.1, 0.5, 0.9], device=stats.ess.device)).tolist()
     return {
@@ -33,8 +34,8 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
         **({} if stats.counted is None else {"anchors_left_out": int(stats.left_out)}),
         "ess_quantiles": quantiles,
         "beta": float(inverse_temperature),
-        "alignment": diagnostics.alignment(z_a, z_b).item(),
-        "uniformity": diagnostics.uniformity(z_a).item(),
+        "alignment": torch.stack([diagnostics.alignment(*pair) for pair in combinations(z_VNd, 2)]).mean().item(),
+        "uniformity": diagnostics.uniformity(z_VNd[0]).item(),
         "gradient_norm": result.gradient_norm.item(),
     }
 

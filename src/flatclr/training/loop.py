@@ -53,6 +53,7 @@ class Loop:
         self.parts, self.record, self.step, self.make_step, self.stop = parts, record, step, make_step, stop
         self.saved_step = step
         self.bad_images = parts.data.count_bad_images()
+        parts.schedule.apply(parts.train_step, max(step - 1, 0))  # what held at the last step of a resumed run
         self.throughput = Throughput(parts.config.batch_size, parts.device)
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
@@ -98,6 +99,7 @@ class Loop:
         learning_rate = self.parts.schedule.apply(self.parts.train_step, self.step)
         result = take(self.step)
         self.step += 1
+        self.throughput.count(self.parts.train_step.inputs.views_per_sample)
         logging = self._is_due(config.log_every)
         if logging or self.parts.device.type == "cpu":  # elsewhere a look waits for the device
             self._stop_if_bad(result.loss)

@@ -1,48 +1,14 @@
-"""What training does to a network: statistics of batch normalisation held or moved, and fewer kernels launched."""
+"""A network as training calls it: fewer kernels launched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-def mixes_samples(network: nn.Module) -> bool:
-    """Whether batch normalisation makes a sample's embedding depend on the rest of its batch."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
-
-
-@contextmanager
-def frozen_running_statistics(network: nn.Module) -> Iterator[None]:
-    """Batch normalisation goes by the batch as in training, but its running statistics stay as they are."""
-    tracking = _tracking(network)
-    for module in tracking:
-        module.track_running_stats = False
-    try:
-        yield
-    finally:
-        for module in tracking:
-            module.track_running_stats = True
-
-
-@contextmanager
-def one_update_of_running_statistics(network: nn.Module, parts: int) -> Iterator[None]:
-    """Several micro-batches move the running statistics as far as one batch would, and count as one."""
-    tracking = [m for m in _tracking(network) if m.momentum is not None]
-    momenta = [m.momentum for m in tracking]
-    counts = [m.num_batches_tracked + 1 for m in tracking if m.num_batches_tracked is not None]
-    for module in tracking:
-        module.momentum = 1 - (1 - module.momentum) ** (1 / parts)
-    try:
-        yield
-    finally:
-        for module, momentum in zip(tracking, momenta, strict=True):
-            module.momentum = momentum
-        for module, count in zip(tracking, counts, strict=False):
-            module.num_batches_tracked.copy_(count)
+from flatclr.models.statistics import tracking
 
 
 class FewerLaunches:
@@ -56,7 +22,7 @@ class FewerLaunches:
     def __init__(self, network: nn.Module, dtype: torch.dtype | None) -> None:
         self.network, self.dtype = network, dtype
         self.rounded = [] if dtype is None else _rounded_by_autocast(network)
-        self.counting = [m for m in _tracking(network) if m.momentum is not None and m.num_batches_tracked is not None]
+        self.counting = [m for m in tracking(network) if m.momentum is not None and m.num_batches_tracked is not None]
 
     def __call__(self, *views: Tensor) -> tuple[Tensor, ...]:
         rounded: dict[str, Tensor] = {}
@@ -111,7 +77,3 @@ def _rounded_by_autocast(network: nn.Module) -> list[tuple[str, nn.Parameter]]:
                 if parameter.dtype == torch.float32:
                     found.setdefault(parameter, name)
     return [(name, parameter) for parameter, name in found.items()]
-
-
-def _tracking(network: nn.Module) -> list[Any]:
-    return [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]

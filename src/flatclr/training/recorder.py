@@ -92,7 +92,7 @@ class Recorder:
         encoders, saved = self.parts.train_step.bare_network.encoders, []
         for name, encoder in encoders.items():
             folder = self.written.path if len(encoders) == 1 else self.written.path / name
-            with self._writing("encoder"):
+            with self._writing("encoder"), self.parts.validation.ready(encoder):
                 path = save_encoder(folder, encoder, description=description, normalisation=self.parts.normalisation)
             saved.append(path)
         self.tell(Finished(step, tuple(saved), metrics))
@@ -128,6 +128,7 @@ class Recorder:
             "ess_target": config.ess_target if config.temperature is None else None,
             "temperature": config.temperature,
             "batch_size": config.batch_size,
+            "views_per_image": config.views_per_image,
             "steps": step,
             "seed": config.seed,
             "measured": metrics,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from flatclr.data.sources import is_comparable
+from flatclr.models.statistics import mixes_samples
 from flatclr.training.build import Parts
-from flatclr.training.networks import mixes_samples
 
 
 def state_of(parts: Parts, step: int) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,10 +17,10 @@ from flatclr.data.loading import Batch
 from flatclr.distributed import Ranks
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Network, TwoTowers, device_of, unwrapped
+from flatclr.models.statistics import frozen_running_statistics
 from flatclr.objectives import Objective
 from flatclr.training.grad_cache import CachedEmbeddings, micro_batches
 from flatclr.training.inputs import Inputs, Views
-from flatclr.training.networks import frozen_running_statistics
 from flatclr.training.queue import EmbeddingQueue
 
 COUNTS = ("bad_steps", "bad_in_a_row")
@@ -31,7 +32,7 @@ class StepResult:
     loss: Tensor
     stats: ContrastStats
     gradient_norm: Tensor
-    embeddings: tuple[Tensor, Tensor]
+    embeddings: tuple[Tensor, ...]  # of every view, of this rank
 
 
 @dataclass
@@ -67,24 +68,20 @@ class TrainStep:
         )
         self.autocast_type = AUTOCAST_TYPES[self.precision]
 
-    def embed(
-        self, network: Callable[..., tuple[Tensor, ...]], view_a: Tensor, view_b: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        with self._autocast(view_a):
+    def embed(self, network: Callable[..., tuple[Tensor, ...]], *views: Tensor) -> tuple[Tensor, ...]:
+        with self._autocast(views[0]):
             if self.keys is None:
-                z_a, z_b = network(view_a, view_b)
-            else:
-                (z_a,), (z_b,) = network(view_a), self.keys(view_b)
-        return z_a, z_b
+                return network(*views)
+            view_a, view_b = views
+            return *network(view_a), *self.keys(view_b)
 
     def _autocast(self, like: Tensor) -> torch.autocast:
         return torch.autocast(like.device.type, dtype=self.autocast_type, enabled=self.autocast_type is not None)
 
-    def _with_gradient(self, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings that carry a gradient: of both views, or of view a where keys come from a momentum encoder."""
-        with self._autocast(view_a):
-            embedded: tuple[Tensor, ...] = self.forward(*((view_a, view_b) if self.keys is None else (view_a,)))
-        return embedded
+    def _with_gradient(self, *views: Tensor) -> tuple[Tensor, ...]:
+        """Embeddings that carry a gradient: of all views, or of the first where keys come from a momentum encoder."""
+        with self._autocast(views[0]):
+            return self.forward(*(views if self.keys is None else views[:1]))
 
     def _keys_of(self, views: Views, parts: list[slice]) -> Tensor:
         assert self.keys is not None
@@ -129,48 +126,60 @@ class TrainStep:
 
     def backward(
         self, views: Views, samples: int, index: Tensor | None = None
-    ) -> tuple[Tensor, ContrastStats, tuple[Tensor, Tensor]]:
+    ) -> tuple[Tensor, ContrastStats, tuple[Tensor, ...]]:
         """Put the gradient of this batch into the parameters; nothing else changes but what forward passes count."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = micro_batches(samples, self.micro_batch)
         if len(parts) == 1:
-            z_a, z_b = self.embed(self.forward, *views(parts[0]))
-            loss, stats = self._loss(z_a, z_b, index)
+            embeddings = self.embed(self.forward, *views(parts[0]))
+            loss, stats = self._loss(embeddings, index)
             self.scaler.scale(loss).backward()
         else:
             cached = CachedEmbeddings.of(self.network, lambda rows: self._with_gradient(*views(rows)), parts)
-            z_a, z_b = cached.embeddings if self.keys is None else (*cached.embeddings, self._keys_of(views, parts))
-            loss, stats = self._loss(z_a, z_b, index)
+            embeddings = cached.embeddings if self.keys is None else (*cached.embeddings, self._keys_of(views, parts))
+            loss, stats = self._loss(embeddings, index)
             self.scaler.scale(loss).backward()
             cached.carry_back()
-        return loss.detach(), stats, (z_a.detach(), z_b.detach())
+        return loss.detach(), stats, tuple(z.detach() for z in embeddings)
 
-    def _loss(self, z_a: Tensor, z_b: Tensor, index: Tensor | None = None) -> tuple[Tensor, ContrastStats]:
-        negatives = None if self.queue is None else self.queue.rows.to(z_a.dtype)
-        return self.objective.with_stats(z_a, z_b, negatives=negatives, index=index)
+    def _loss(self, embeddings: tuple[Tensor, ...], index: Tensor | None = None) -> tuple[Tensor, ContrastStats]:
+        negatives = None if self.queue is None else self.queue.rows.to(embeddings[0].dtype)
+        return self.objective.with_stats(*embeddings, negatives=negatives, index=index)
 
-    def negatives(self, samples: int, d: int) -> int:
-        """Per anchor, for batches of this rank with so many samples."""
-        z = torch.zeros(2, samples, d, device=device_of(self.network))
+    def negatives(self, views: int, samples: int, d: int) -> int:
+        """Per anchor, for batches of this rank with so many samples, each with so many views."""
+        z = torch.zeros(views, samples, d, device=device_of(self.network))
         queue = None if self.queue is None else self.queue.rows
-        return PairSet.of(z[0], z[1], negatives=queue, **self.objective.options).negatives
+        return PairSet.of(*z, negatives=queue, **self.objective.options).negatives
+
+    def try_loss(self, views: int, samples: int, d: int) -> None:
+        """Raises what the objective has against so many views of so many samples of this rank; changes nothing."""
+        generator = torch.Generator().manual_seed(0)
+        z = torch.randn(views, samples, d, generator=generator).to(device_of(self.network))
+        with torch.no_grad(), self._without_trace(z.device):
+            self._loss(z.unbind())
+
+    @contextmanager
+    def _without_trace(self, device: torch.device) -> Iterator[None]:
+        """What is drawn is drawn again afterwards, and the ESS controller sees nothing."""
+        was_training = self.objective.training
+        self.objective.eval()
+        try:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                yield
+        finally:
+            self.objective.train(was_training)
 
     def probe_gradient(self, batch: Batch, key: str) -> Tensor:
         """The gradient of one batch in one weight, flat; changes nothing. No pass goes back through the encoder."""
-        network, device, was_training = self.bare_network, batch[0].device, self.objective.training
-        self.objective.eval()  # the ESS controller is not to see these batches
-        try:
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                z_a, z_b = self._embed_through_last_layer(network, self.inputs.draw(batch, key), len(batch[0]))
-                loss, _ = self._loss(z_a, z_b)
-            (gradient,) = torch.autograd.grad(loss, [network.last_layer.weight])
-        finally:
-            self.objective.train(was_training)
+        network = self.bare_network
+        with self._without_trace(batch[0].device):
+            embeddings = self._embed_through_last_layer(network, self.inputs.draw(batch, key), len(batch[0]))
+            loss, _ = self._loss(embeddings)
+        (gradient,) = torch.autograd.grad(loss, [network.last_layer.weight])
         return distributed.average_over_ranks(gradient.float().flatten(), self.ranks)
 
-    def _embed_through_last_layer(
-        self, network: Network | TwoTowers, views: Views, samples: int
-    ) -> tuple[Tensor, Tensor]:
+    def _embed_through_last_layer(self, network: Network | TwoTowers, views: Views, samples: int) -> tuple[Tensor, ...]:
         """Embeddings with a graph through the last layer alone, encoded in micro-batches as training does."""
         seen: list[Tensor] = []
         hook = network.last_layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -184,8 +193,7 @@ class TrainStep:
                 encoded.append((*again, *plain[len(again) :]))  # what the last layer did not make stays as it is
         finally:
             hook.remove()
-        z_a, z_b = (torch.cat(view) for view in zip(*encoded, strict=True))
-        return z_a, z_b
+        return tuple(torch.cat(view) for view in zip(*encoded, strict=True))
 
     @cached_property
     def _guarded(self) -> list[Tensor]:

@@ -13,7 +13,7 @@ from flatclr.distributed import any_rank
 from flatclr.models.encoders import AdaptedEncoder, Encoder
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
-from flatclr.training.graph import GraphedStep, why_not_graphed
+from flatclr.training.graph import GraphedSteps, why_not_graphed
 from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
 from flatclr.training.step import StepResult, TrainStep
 from flatclr.training.throughput import Throughput
@@ -70,10 +70,10 @@ def why_not_captured(parts: Parts) -> str | None:
     return reason
 
 
-def captured(parts: Parts, batches: Iterator[Batch]) -> TakeStep:
-    """The step of a run in a CUDA graph."""
-    own = is_own_network(parts.train_step)
-    return GraphedStep(parts.train_step, parts.loader, batches, fewer_launches=own)
+def captured(parts: Parts, batches: Iterator[Batch], first: int) -> TakeStep:
+    """The step of a run in CUDA graphs, one for each set of sizes that views have from step `first` on."""
+    own, sizes = is_own_network(parts.train_step), parts.schedule.groups_from(first)
+    return GraphedSteps(parts.train_step, parts.loader, batches, sizes=sizes, fewer_launches=own)
 
 
 def is_own_network(train_step: TrainStep) -> bool:
@@ -88,7 +88,7 @@ def choose_step(
     first: int,
     *,
     why_not: Callable[[Parts], str | None] = why_not_captured,
-    capture: Callable[[Parts, Iterator[Batch]], TakeStep] = captured,
+    capture: Callable[[Parts, Iterator[Batch], int], TakeStep] = captured,
 ) -> Stepper:
     """The captured step where there can be one, else the eager one.
 
@@ -106,7 +106,7 @@ def choose_step(
     reason = why_not(parts)
     if reason is None:
         try:
-            return Stepper(_fitting(parts, lambda: capture(parts, batches), lambda: next(batches), first))
+            return Stepper(_fitting(parts, lambda: capture(parts, batches, first), lambda: next(batches), first))
         except WaitsForDeviceError as error:
             reason = str(error)
         except CaptureError as error:

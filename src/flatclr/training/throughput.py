@@ -27,7 +27,7 @@ class _Wait(NamedTuple):
 
 
 class Throughput:
-    """Images per second since the last restart and, where batches were timed, the share of the time without one."""
+    """Images and views per second since the last restart; where batches were timed, the share of time without one."""
 
     def __init__(self, batch_size: int, device: torch.device) -> None:
         self.batch_size, self.device = batch_size, device
@@ -36,15 +36,22 @@ class Throughput:
         self.restart(0)
 
     def restart(self, step: int) -> None:
-        self.step, self.since, self.idle_s = step, time.monotonic(), 0.0
+        self.step, self.views, self.since, self.idle_s = step, 0, time.monotonic(), 0.0
         self.waits.clear()
+
+    def count(self, views: int) -> None:
+        """A step was taken, on so many views of each sample."""
+        self.views += views
 
     def row(self, step: int) -> dict[str, float]:
         """At a moment when the device is done with the step."""
         elapsed_s = time.monotonic() - self.since
         self._settle(leave=0)
-        rate = {"images_per_second": (step - self.step) * self.batch_size / elapsed_s}
-        return rate | ({"data_wait_share": min(1.0, self.idle_s / elapsed_s)} if self.is_timing else {})
+        rates = {
+            "images_per_second": (step - self.step) * self.batch_size / elapsed_s,
+            "views_per_second": self.views * self.batch_size / elapsed_s,
+        }
+        return rates | ({"data_wait_share": min(1.0, self.idle_s / elapsed_s)} if self.is_timing else {})
 
     def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches; the host gets no more than a step ahead of a GPU, so that they do not pile up."""

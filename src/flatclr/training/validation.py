@@ -6,6 +6,7 @@ The same samples at every evaluation, drawn from all: folders are sorted by clas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,11 +22,17 @@ from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.models.network import Network, TwoTowers
+from flatclr.models.statistics import statistics_of
+
+RECALIBRATION_IMAGES = 4096
 
 
 class Validation(Protocol):
     def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
         """The network is left as it is."""
+
+    def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
+        """For a while, the encoder as its features are evaluated and saved."""
 
 
 @dataclass(frozen=True)
@@ -40,31 +47,46 @@ class ImageValidation:
     samples: int  # of each split, and of the pool, at most
     seed: int
     device: torch.device
+    recalibrate: bool = False
 
     def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
         assert isinstance(network, Network)
-        features, labels = self.features(network.encoder, self.data.labelled or self.source)
-        measured = {"effective_rank": diagnostics.effective_rank(features).item()}
-        if labels is not None:
-            measured["collision_rate"] = diagnostics.collision_rate(labels).item()
-        test = self.data.test
-        if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
-            test_features, test_labels = self.features(network.encoder, test)
-            assert test_labels is not None
-            k = neighbours_for(len(features))
-            measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
+        with self.ready(network.encoder):
+            measured = self.of_features(network.encoder)
         pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         images = self.source.batch(pool)
         pool_views = [self._prepared(images, self.views, self.view_size, ("pool", name)) for name in ("a", "b")]
         z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views) for views in pool_views)
         return measured | pool_mi_nats(z_a, z_b, beta=beta)
 
+    def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
+        """Whole images have other statistics than the views of training; those of some are taken if asked for."""
+        if not self.recalibrate:
+            return nullcontext()
+        chosen = _sample(len(self.source), RECALIBRATION_IMAGES, self.seed, "statistics")
+        return statistics_of(encoder, self.whole(self.source.batch(chosen)))
+
+    def of_features(self, encoder: nn.Module) -> dict[str, float]:
+        features, labels = self.features(encoder, self.data.labelled or self.source)
+        measured = {"effective_rank": diagnostics.effective_rank(features).item()}
+        if labels is not None:
+            measured["collision_rate"] = diagnostics.collision_rate(labels).item()
+        test = self.data.test
+        if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
+            test_features, test_labels = self.features(encoder, test)
+            assert test_labels is not None
+            k = neighbours_for(len(features))
+            measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
+        return measured
+
     def features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
         chosen = _sample(len(source), self.samples, self.seed, "features")
         labels = None if source.labels is None else source.labels[chosen].to(self.device)
+        return _evaluated(encoder, encoder, self.whole(source.batch(chosen))), labels
+
+    def whole(self, images: Tensor) -> Iterator[Tensor]:
         plain = no_augmentation(mean=self.views.mean, std=self.views.std)
-        images = self._prepared(source.batch(chosen), plain, self.source.image_size, ("plain",))
-        return _evaluated(encoder, encoder, images), labels
+        return self._prepared(images, plain, self.source.image_size, ("plain",))
 
     def _prepared(self, images: Tensor, views: ViewConfig, size: int, names: tuple[str, ...]) -> Iterator[Tensor]:
         generator = seeded_generator(self.seed, *names)
@@ -83,6 +105,9 @@ class PairValidation:
     samples: int  # of the pool, at most
     seed: int
     device: torch.device
+
+    def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
         assert isinstance(network, TwoTowers)

@@ -78,7 +78,7 @@ def test_learning_rates_are_chosen_without_the_test_images() -> None:
 
 
 def test_the_shipped_recipe_is_one_of_those_measured() -> None:
-    recipe = RECIPES["cifar10-fast"]()
+    recipe = RECIPES["cifar10-two-views"]()
     candidates = [run.config() for run in ALL if run.stage == "fast"]
 
     for config in candidates:
@@ -93,7 +93,7 @@ def test_fast_runs_warm_up_for_about_a_fiftieth_and_let_all_images_vote() -> Non
 
 
 def test_the_screen_tries_sizes_of_views_that_cost_about_the_same() -> None:
-    fast, plain = RECIPES["cifar10-fast"](), RECIPES["cifar10"]()
+    fast, plain = RECIPES["cifar10-two-views"](), RECIPES["cifar10"]()
     configs = [run.config() for run in ALL if run.stage == "screen"]
 
     costs = [config.epochs * (config.view_size or 32) ** 2 for config in configs]
