@@ -71,7 +71,7 @@ class Measured(Event):
 
 @dataclass(frozen=True)
 class Logged(Measured):
-    """The gauges of one step: loss, bound, ESS, beta, images and views per second, ..., every `log_every` steps."""
+    """The gauges of one step: loss, bound, ESS, beta, views per second and others, every `log_every` steps."""
 
     kind = "log"
 
