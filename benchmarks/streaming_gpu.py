@@ -29,7 +29,7 @@ import flatclr
 from benchmarks import record
 from flatclr.data import BatchPlan, Dataset, FileImages, Loader, open_dataset
 from flatclr.training.build import build
-from flatclr.training.graph import GraphedStep
+from flatclr.training.graph import GraphedSteps
 from flatclr.training.stepping import batches_from, choose_step
 from flatclr.training.throughput import Throughput
 
@@ -111,8 +111,9 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
     for step in range(settings.warmup):
         take_step(step)
     replays = None
-    if isinstance(take_step, GraphedStep):
-        take_step.graph = replays = TimedReplays(take_step.graph)  # type: ignore[assignment]
+    if isinstance(take_step, GraphedSteps):
+        (captured,) = take_step.steps.values()
+        captured.graph = replays = TimedReplays(captured.graph)  # type: ignore[assignment]
     measured = []
     for block in range(BLOCKS):
         finished()
