@@ -47,8 +47,9 @@ def views_of(batch: str, pairs: int, d: int, dtype: torch.dtype, device: str = "
 
 
 def gradient(views: list[Tensor], objective: flatclr.Objective) -> Tensor:
+    """Scaled as a training step would: float16 cannot hold the small gradients of a mean."""
     leaves = [view.detach().requires_grad_() for view in views]
-    return torch.cat(torch.autograd.grad(objective(*leaves), leaves)).double()
+    return torch.cat(torch.autograd.grad(2**12 * objective(*leaves), leaves)).double()
 
 
 def error(views: list[Tensor], temperature: float, pairing: str, **options: str) -> float:

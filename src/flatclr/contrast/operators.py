@@ -64,6 +64,7 @@ class Asked:
     def layout(self, own_samples: int, queued: int) -> Layout:
         return layout_of(
             self.pairing,
+            PAIRINGS[self.pairing],
             self.ranks,
             views=2,
             own_samples=own_samples,

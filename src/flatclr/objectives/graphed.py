@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from flatclr import distributed
-from flatclr.capture import first_line, first_of, without_waiting
+from flatclr.capture import WaitsForDeviceError, first_line, first_of, without_waiting
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast import Options
 
@@ -64,6 +64,8 @@ class GraphedCalls:
                 return f"calls came in more than {MOST_SHAPES} shapes or settings"
             try:
                 self.captured[key] = CapturedCall.of(module, inputs, evaluate)
+            except WaitsForDeviceError as error:
+                self.captured[key] = first_line(error)
             except RuntimeError as error:
                 self.captured[key] = first_line(first_of(error))
         return self.captured[key]

@@ -189,7 +189,7 @@ def test_the_operators_pass_torchs_own_checks_on_the_device() -> None:
     scale = torch.tensor(5.0, device="cuda", requires_grad=True)
     for route, pairing, way in (("fused", "two_view", None), ("strips", "cross", scale)):
         asked = Asked(route, pairing, "in" if way is None else "inm", "", "").text
-        torch.library.opcheck(contrast, (z_a, z_b, queue, way, 5.0, [], 0.0, 0.0, asked))
+        torch.library.opcheck(contrast, (z_a, z_b, queue, queue, way, 5.0, [], 0.0, 0.0, asked))
 
 
 def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
@@ -246,9 +246,7 @@ def test_any_size_and_alignment_gives_the_same_gradient() -> None:
 @pytest.mark.parametrize("d", [48, 384, 1000])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_strips_take_any_shape_and_precision(dtype: torch.dtype, d: int, pairing: str) -> None:
-    # in half precision the rounding of embeddings alone moves scores at temperature 0.02 by more than the tolerance
-    other = torch.tensor(50.0 if dtype == torch.float32 else 5.0, device="cuda")
-    for pairs, beta in ((129, 5.0), (700, other)):
+    for pairs, beta in ((129, 5.0), (700, torch.tensor(50.0, device="cuda"))):
         batch = rounded(Batch.random(pairs, d, pairing=pairing, queue=77), dtype)
         found = []
         for route, precision in (("strips", dtype), ("streamed", torch.float64)):
@@ -258,7 +256,8 @@ def test_strips_take_any_shape_and_precision(dtype: torch.dtype, d: int, pairing
                 z_a, z_b, inverse_temperature=beta, negatives=queue, route=route, **batch.options()
             )
             assert stats.route == route
-            gradients_of = torch.autograd.grad(stats.info_nce.mean(), (z_a, z_b))
+            # scaled as a training step would: float16 cannot hold the small gradients of a mean
+            gradients_of = torch.autograd.grad(2**12 * stats.info_nce.mean(), (z_a, z_b))
             found.append((stats.negative_logsumexp.detach(), stats.ess, *gradients_of))
         for mine, theirs in zip(*found, strict=True):
             assert relative_error(mine, theirs) < TOLERANCE[dtype], (pairs, mine.shape)
