@@ -57,4 +57,4 @@ def test_training_ends_with_a_report(
     assert call(monkeypatch, "train", "--steps", 2, "--out", tmp_path / "run", *settings) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last == {"kind": "report", "path": str(tmp_path / "run" / "report.html")}
-    assert "2 steps, finished" in (tmp_path / "run" / "report.html").read_text()
+    assert "views/s, finished" in (tmp_path / "run" / "report.html").read_text()

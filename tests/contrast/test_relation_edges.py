@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import flatclr
-from flatclr.contrast import related
+from flatclr.contrast import batch, related
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.objectives import f_micl_gaussian, find_divergence
 from flatclr.objectives.nce import holder_log_mean
@@ -197,6 +197,7 @@ def test_a_device_is_never_waited_for_to_count_negatives(
 ) -> None:
     """Tensors of the device "meta" have no values: to look at one is an error."""
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # it does not know this device
+    monkeypatch.setattr(batch, "_fit_together", lambda *_: True)  # nor may embeddings be there
     views, labels = torch.empty(3, 8, 4, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
     assert objective(route=route)(views, labels=labels, ids=labels).shape == ()
 

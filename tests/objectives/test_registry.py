@@ -69,4 +69,4 @@ def test_every_registered_objective_says_what_it_is_and_builds_with_its_traits()
 
 
 def test_options_are_named_once_for_types_and_once_with_defaults() -> None:
-    assert set(Options.__dataclass_fields__) == {*SharedOptions.__annotations__, "shared_loss"}
+    assert set(Options.__dataclass_fields__) == {*SharedOptions.__annotations__, "shared_loss", "with_ess"}

@@ -40,7 +40,8 @@ class Batch:
         cls, views: tuple[Tensor, ...], options: Options, negatives: Tensor | None = None, **given: Unpack[Given]
     ) -> Self:
         """A batch from embeddings as they came; refuses, on every rank, what does not fit together."""
-        refuse_transforms()
+        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            refuse_transforms()
         if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
             views = views[0].unbind()
         if given:

@@ -40,18 +40,12 @@ def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
     return _NOTHING
 
 
-def inverse_norms(rows_Nd: Tensor) -> Tensor:
-    """1 / length of every row [N, 1]; of a zero row 0, and a NaN stays visible."""
-    # in float64, so that no float32 row is too long or too short to have a direction
-    norms = torch.linalg.vector_norm(rows_Nd, dim=1, keepdim=True, dtype=torch.float64)
-    inverse: Tensor = norms.reciprocal_().to(rows_Nd.dtype).nan_to_num_(nan=torch.nan, posinf=0.0)
-    return inverse
-
-
 def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
     """Unit rows and the inverse norms [N, 1]; a zero row stays zero, and a NaN stays visible."""
-    inverse = inverse_norms(rows_Nd)
-    return rows_Nd * inverse, inverse
+    # in float64, so that no float32 row is too long or too short to have a direction
+    norms = torch.linalg.vector_norm(rows_Nd, dim=1, keepdim=True, dtype=torch.float64)
+    inverse_norms = norms.reciprocal_().to(rows_Nd.dtype).nan_to_num_(nan=torch.nan, posinf=0.0)
+    return rows_Nd * inverse_norms, inverse_norms
 
 
 def gradient_before_sphere(d_unit: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
@@ -89,13 +83,12 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     >>> product(torch.eye(2, dtype=torch.bfloat16), torch.ones(2, 1, dtype=torch.bfloat16)).dtype
     torch.float32
     """
-    precision = accumulation_type(left)
-    if left.dtype == precision:
+    if left.dtype in (torch.float32, torch.float64):
         return left @ right
     if not left.is_cuda:
-        return left.to(precision) @ right.to(precision)
+        return left.float() @ right.float()
     multiply = torch.mm if left.dim() == 2 else torch.bmm
-    return multiply(left, right, out_dtype=precision)
+    return multiply(left, right, out_dtype=torch.float32)
 
 
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:

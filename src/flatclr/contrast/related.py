@@ -82,8 +82,9 @@ class Positives:
             if group.candidates not in of_views:
                 # float64: of a large class all but a few may be taken away again
                 # view by view: backward of an indexed sum is slow on a GPU
-                rows_Nd = torch.zeros((), dtype=torch.float64, device=everyone_VNd.device)
-                for view in group.candidates:
+                first, *others = group.candidates
+                rows_Nd = everyone_VNd[first].double()
+                for view in others:
                     rows_Nd = rows_Nd + everyone_VNd[view]
                 of_views[group.candidates] = known.summed_over_label(rows_Nd).to(everyone_VNd.dtype)
             scores.append((everyone_VNd[group.view] * of_views[group.candidates]).sum(1))

@@ -141,13 +141,14 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     if batch.drawn_Ak is not None:
         return "drawn"
     options, layout = batch.options, batch.layout
-    asked = _asked(options.route, options.backend, batch.views[0])
-    if asked == "triton":
-        asked = _with_triton(batch.views[0], plain=plain)
-    if asked != "auto":
-        _require_possible(asked, batch, phi, plain=plain)
-        return asked
-    z, scores = batch.views[0], layout.anchors * _widest(batch)
+    if options.route != "auto" or options.backend != "auto":
+        asked = _asked(options.route, options.backend, batch.views[0])
+        if asked == "triton":
+            asked = _with_triton(batch.views[0], plain=plain)
+        if asked != "auto":
+            _require_possible(asked, batch, phi, plain=plain)
+            return asked
+    z, scores = batch.views[0], layout.anchors * (layout.negatives if batch.known is None else _widest(batch))
     largest = LARGEST_DENSE_ON_GPU if plain and z.is_cuda and z.dtype == torch.bfloat16 else LARGEST_DENSE
     is_small = layout.ranks.size == 1 and scores <= largest
     if is_small and (not plain or (batch.queue is None and dense.has_tile(layout))):

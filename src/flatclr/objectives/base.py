@@ -242,7 +242,10 @@ class Objective(nn.Module):
             inverse_temperature: float | Tensor = control.solved(_ess_of(pairs), pairs.layout.anchors)
         else:
             inverse_temperature = scale.forward()
-        loss, stats = self.loss_of_samples(pairs, inverse_temperature, index)
+        if index is None and not self.traits.keeps_samples:
+            loss, stats = self.loss(pairs, inverse_temperature)
+        else:
+            loss, stats = self.loss_of_samples(pairs, inverse_temperature, index)
         if stats is None and (need_stats or (control is not None and self.training)):
             with torch.no_grad():
                 stats = stats_of(pairs, inverse_temperature)

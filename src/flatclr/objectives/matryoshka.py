@@ -45,6 +45,7 @@ class Matryoshka(Objective):
         self.dims = tuple(dims)
         self.prefixes = nn.ModuleList(copy.deepcopy(objective) for _ in self.dims)
         self.options = objective.options
+        self._graphs = None
 
     @property
     def _longest(self) -> Objective:

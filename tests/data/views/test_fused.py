@@ -13,6 +13,7 @@ from flatclr.data.views import ViewConfig, ViewParameters, apply_views, draw_vie
 from flatclr.distributed import Ranks
 from flatclr.models.encoders import ENCODERS, build_encoder
 from flatclr.training.inputs import ImageViews
+from flatclr.training.view_groups import ViewGroup
 from tests.support.views import photo
 
 pytest.importorskip("triton")
@@ -220,7 +221,7 @@ def test_a_nan_stays_one() -> None:
 
 def test_two_views_of_micro_batches_are_those_of_the_batch() -> None:
     images = photo(6, height=16, width=16)
-    inputs = ImageViews(ViewConfig(), 16, 6, 0, Ranks())
+    inputs = ImageViews(ViewConfig(), (ViewGroup(2, 16),), 6, 0, Ranks())
     view_a, view_b = inputs.draw((images,), 3)(slice(0, 6))
     for rows in (slice(0, 4), slice(4, 6)):
         part_a, part_b = inputs.draw((images,), 3)(rows)
@@ -236,7 +237,7 @@ def test_two_views_of_micro_batches_are_those_of_the_batch() -> None:
 
 def test_views_of_many_steps_are_drawn_at_once_as_one_by_one() -> None:
     images = photo(6, height=16, width=16)[2:4]
-    inputs = ImageViews(ViewConfig(), 16, 4, 0, Ranks(size=2, rank=1))
+    inputs = ImageViews(ViewConfig(), (ViewGroup(2, 16),), 4, 0, Ranks(size=2, rank=1))
     one_by_one = [inputs.parameters(images, key).values_NP for key in (3, 9, "probe")]
     assert torch.equal(inputs.parameters(images, 3, 9, "probe").values_NP, torch.cat(one_by_one))
     assert not torch.equal(one_by_one[0], one_by_one[1])
