@@ -25,7 +25,7 @@ def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
-    small = ["--batch-size", "8", "--set", "encoder_options={width: 8}", "--set", "eval_samples=500", "--device", "cpu"]
+    small = ["--batch-size", "8", "--set", "encoder_options={width: 8}", "--set", "eval_samples=50", "--device", "cpu"]
     done = run_cli("train", "--steps", "3", "--out", "run", "--json", *small, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -76,8 +76,8 @@ class TestOnTheCpu:
     @pytest.mark.parametrize("batch", BATCHES)
     @pytest.mark.parametrize("dtype", HALVES, ids=str)
     def test_the_gradient_is_near_float64(self, batch: str, dtype: torch.dtype, route: str) -> None:
-        views = views_of(batch, 67, 40, dtype)
-        for temperature in TEMPERATURES:
+        views = views_of(batch, 39, 40, dtype)
+        for temperature in (0.02, 1.0):
             assert error(views, temperature, "cross", **ROUTES[route]) < 1e-2
 
 

@@ -46,7 +46,10 @@ def shown(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         few = {
             part: getattr(flatclr.data.fashion_mnist_small(), part).subset(torch.arange(200), part) for part in PARTS
         }
-        patch.setattr(flatclr.data, "fashion_mnist_small", lambda: flatclr.data.Dataset("few", **few))
+        few_images = flatclr.data.Dataset("few", **few)
+        patch.setattr(flatclr.data, "fashion_mnist_small", lambda: few_images)
+        patch.setattr(flatclr, "train", functools.partial(flatclr.train, data=few_images))
+        patch.setattr(flatclr, "evaluate", functools.partial(flatclr.evaluate, data=few_images))
         patch.setattr(sys, "argv", ["demo.py", "--steps", str(STEPS), "--seed", "1", "--out", str(out)])
         demo.main()
     return out, " ".join(printed.getvalue().split())  # as one line: where the terminal wraps does not matter

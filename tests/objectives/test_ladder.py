@@ -186,7 +186,7 @@ def test_drawn_negatives_reach_every_objective(case: Case, in_batch: bool) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracer
-@pytest.mark.parametrize("name", ["flat_nce", "holder_2", "fmicl_js"])
+@pytest.mark.parametrize("name", ["flat_nce"])  # every objective and route: test_operators, slow
 def test_torch_compile_gives_the_same_loss_and_gradient(name: str, route: str) -> None:
     case = {case.name: case for case in CASES}[name]
     batch = Batch.random(5, 4, pairing=case.pairing)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from flatclr.checkpoint import load_checkpoint
@@ -9,6 +10,7 @@ from flatclr.training import train
 from scripts.soak import Faults, settings, write_images
 
 
+@pytest.mark.slow
 def test_a_run_under_seeded_faults_ends_with_the_weights_of_one_without(tmp_path: Path) -> None:
     write_images(tmp_path / "images", seed=0)
     whole = train(settings(tmp_path, 60, "whole")).path

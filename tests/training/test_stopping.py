@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,6 +39,16 @@ SMALL = (
     ),
     *("--set", "encoder_options={norm: none, width: 8}", "--set", "eval_samples=100", "--set", "eval_start=false"),
 )
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal() -> Iterator[None]:
+    """What runs the tests may ignore some, as nohup and shells do in the background; processes inherit that."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import flatclr
-from tests.support.harness import PAIRINGS, Batch, every_pairing
+from tests.support.harness import Batch, every_pairing
 from tests.support.interpreter import assert_near, interpreted, use_tiles, weighted_stats
 from tests.support.memory import LargestTensor
 
@@ -28,12 +28,11 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 SHIPPED = {name: getattr(fused_triton, name) for name in ("sums_tiling", "mirrored_tiling", "gradients_tiling")}
 
 
-# tiles depend on type and width; every pairing meets both kinds of scale and both types
+# tiles depend on type and width; every pairing meets one kind of scale and one type, on a GPU all of them
 TYPES_AND_SCALES = [
-    *((pairing, True, torch.float32, 128) for pairing in PAIRINGS),
-    *((pairing, False, torch.float16, 128) for pairing in PAIRINGS),
-    *((pairing, False, torch.float32, 128) for pairing in ("two_view", "cross")),
-    *((pairing, True, torch.float16, d) for pairing in ("two_view", "cross") for d in (64, 256)),
+    *((pairing, True, torch.float32, 128) for pairing in ("two_view", "within")),
+    *((pairing, False, torch.float16, 128) for pairing in ("cross", "one_way")),
+    *((pairing, True, torch.float16, d) for pairing, d in (("two_view", 64), ("cross", 256))),
 ]
 
 
@@ -72,8 +71,16 @@ def test_visiting_both_sides_at_once_or_in_turn_gives_the_same(pairing: str, mon
         assert_near(mine, theirs, 5e-6)
 
 
-@every_pairing
-@pytest.mark.parametrize(("source", "beta"), [({}, torch.tensor(50.0)), ({"queue": 21}, 3.0)], ids=["batch", "both"])
+@pytest.mark.parametrize(
+    ("pairing", "source", "beta"),
+    [
+        ("two_view", {"queue": 21}, 3.0),
+        ("cross", {}, torch.tensor(50.0)),
+        ("one_way", {"queue": 21}, 3.0),
+        ("within", {}, torch.tensor(50.0)),
+    ],
+    ids=str,
+)
 def test_features_are_multiplied_chunk_by_chunk_where_they_do_not_fit(
     pairing: str, source: dict[str, Any], beta: float | Tensor
 ) -> None:

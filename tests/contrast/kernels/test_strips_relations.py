@@ -11,7 +11,7 @@ from torch import Tensor
 import flatclr
 from flatclr.contrast.kernels import strips, tiled_torch
 from tests.support.interpreter import assert_near, interpreted
-from tests.support.relation_harness import PAIRINGS, RELATIONS, Tensors, options_of, problem_of
+from tests.support.relation_harness import RELATIONS, Tensors, options_of, problem_of
 from tests.support.relation_oracles import Problem
 
 pytest.importorskip("triton")
@@ -19,7 +19,9 @@ pytest.importorskip("triton")
 from flatclr.contrast.kernels import strips_triton
 
 pytestmark = interpreted
-CASES = [(PAIRINGS[turn % 4], name) for turn, name in enumerate(RELATIONS)]
+# "cross" has twice the blocks, which take the interpreter twice the time
+CASES = [(("views", "one_way", "within")[turn % 3], name) for turn, name in enumerate(RELATIONS)]
+CASES.append(("cross", "labels_and_ids"))
 TOGETHER = [("views", "everything"), ("within", "labels_and_ids"), ("one_way", "everything")]
 
 
@@ -29,7 +31,7 @@ def _several_strips_of_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in (strips_triton.SUMS_TILING, strips_triton.WEIGHTS_TILING):
         for itemsize in (2, 4):
             monkeypatch.setitem(table, itemsize, small)
-    monkeypatch.setattr(strips, "STRIP_BYTES", 2000)
+    monkeypatch.setattr(strips, "STRIP_BYTES", 3000)
     monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 5)
 
 
