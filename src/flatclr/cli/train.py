@@ -117,19 +117,21 @@ def train_command(
     from flatclr.cli.display import JsonLines, LiveDisplay
 
     stop = StopRequest()
-    with (
-        stop.on_signals(),
-        process_group() as ranks,
-        JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display,
-    ):
-        try:
+    rank = 0
+    try:
+        with (
+            stop.on_signals(),
+            process_group() as ranks,
+            JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display,
+        ):
+            rank = ranks.rank
             result = train(config, resume=resume, auto_resume=auto_resume, on_event=[display], stop=stop)
-        except TrainingInterruptedError:
-            if ranks.rank == 0:
-                raise
-            raise typer.Exit(RESUME_ME) from None  # the first process says it for all
-        if ranks.rank == 0:
-            display.report(write_report(result.path))
+            if rank == 0:
+                display.report(write_report(result.path))
+    except TrainingInterruptedError:
+        if rank == 0:
+            raise
+        raise typer.Exit(RESUME_ME) from None  # the first process says it for all
 
 
 def _recipe(name: str | None) -> TrainConfig:

@@ -83,6 +83,7 @@ class Batch:
             drawn = distributed.from_first_rank(drawn, ranks)
             layout = replace(layout, negatives=k)
         plain = len(views) == 2 and known is None and hard is None and options.false_negative_margin is None
+        plain = plain and len(layout.groups) <= 2  # of more, an anchor group is not a view
         return cls(views, queue, negatives, drawn, layout, options, known, hard, plain)
 
     def detach(self) -> Self:

@@ -18,6 +18,7 @@ from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.numerics import (
     accumulation_type,
+    as_they_came,
     effective_share,
     gradient_before_sphere,
     keep_scale,
@@ -84,11 +85,16 @@ class _KeptTile(torch.autograd.Function):
         shape, normalize = SHAPES[layout.groups], how.normalize
         came, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
         stack = came if came.dtype == precision else came.to(precision)
-        inverse_norms = None
+        inverse_norms = factors = None
+        operand = came
         if normalize:
-            stack, inverse_norms = to_sphere(stack)
-        operand = came if how.as_they_came else stack
-        scores = _scores(operand, inverse_norms if how.as_they_came else None, scale, shape)
+            rows = stack
+            stack, inverse_norms = to_sphere(rows)
+            if how.as_they_came:
+                operand, factors = as_they_came(rows, inverse_norms, came.dtype)
+        if not how.as_they_came:
+            operand = stack
+        scores = _scores(operand, factors, scale, shape)
         if shape == "within" or how.as_they_came:
             view_a, view_b = stack.chunk(2)
             positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(len(layout.groups))
@@ -115,7 +121,7 @@ class _KeptTile(torch.autograd.Function):
             divisor = slopes.new_full((), layout.negatives)
             values = [phi_values.sum(-1).flatten() / divisor]
         kept_operand = operand if how.as_they_came else None
-        ctx.save_for_backward(stack, inverse_norms, kept_operand, slopes, divisor, *keep_scale(ctx, scale))
+        ctx.save_for_backward(stack, inverse_norms, kept_operand, factors, slopes, divisor, *keep_scale(ctx, scale))
         ctx.shape, ctx.embedding_type = shape, z_a.dtype
         ctx.set_materialize_grads(False)
         return positive, *values
@@ -136,7 +142,7 @@ class _KeptTile(torch.autograd.Function):
     def _gradients(
         ctx: Any, saved: tuple[Any, ...], g_positive: Tensor | None, g_value: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        stack, inverse_norms, operand, slopes, divisor, *kept = saved
+        stack, inverse_norms, operand, factors, slopes, divisor, *kept = saved
         scale, shape = kept_scale(ctx, kept), ctx.shape
         if g_value is None:
             weights = torch.zeros_like(slopes)
@@ -150,7 +156,7 @@ class _KeptTile(torch.autograd.Function):
         if operand is None:
             d_stack = _stack_gradient(weights, stack, None, shape)
         else:
-            d_stack = _stack_gradient(weights, operand, inverse_norms, shape)
+            d_stack = _stack_gradient(weights, operand, factors, shape)
         if g_positive is not None and not in_tile:
             stack_VNd = stack.view(2, len(stack) // 2, -1)
             pull_N1 = g_positive.view(-1, len(stack) // 2).sum(0).unsqueeze(1)
@@ -166,21 +172,21 @@ class _KeptTile(torch.autograd.Function):
         return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None, None  # rounded together, not view by view
 
 
-def _scores(operand: Tensor, inverse_norms: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:
-    """The tile: scores of the anchors against their candidates; with norms, of embeddings as they came."""
+def _scores(operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:
+    """The tile: scores of the anchors against their candidates; with factors, of embeddings as they came."""
     if shape == "views":
-        return _scaled(product(operand, operand.T), inverse_norms, inverse_norms, scale)
+        return _scaled(product(operand, operand.T), factors, factors, scale)
     operand_VNd = operand.view(2, len(operand) // 2, -1)
-    norms_VN1 = None if inverse_norms is None else inverse_norms.view(2, -1, 1)
+    factors_VN1 = None if factors is None else factors.view(2, -1, 1)
     if shape == "within":
-        return _scaled(product(operand_VNd, operand_VNd.mT), norms_VN1, norms_VN1, scale)
-    norms_a, norms_b = (None, None) if norms_VN1 is None else norms_VN1
-    a_to_b = _scaled(product(operand_VNd[0], operand_VNd[1].T), norms_a, norms_b, scale)
+        return _scaled(product(operand_VNd, operand_VNd.mT), factors_VN1, factors_VN1, scale)
+    factors_a, factors_b = (None, None) if factors_VN1 is None else factors_VN1
+    a_to_b = _scaled(product(operand_VNd[0], operand_VNd[1].T), factors_a, factors_b, scale)
     return a_to_b if shape == "one_way" else torch.stack([a_to_b, a_to_b.T])
 
 
 def _scaled(products: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float | Tensor) -> Tensor:
-    """scale * products, on the sphere if inverse norms [.., 1] are given; in place."""
+    """scale * products, times the factors [.., 1] of both ends if there are any; in place."""
     if rows is None or columns is None:
         return products.mul_(scale)
     return products.mul_(rows * scale).mul_(columns.mT)
@@ -202,22 +208,22 @@ def _positives(tile: Tensor, shape: str) -> Tensor:
     return tile.diagonal(dim1=-2, dim2=-1)
 
 
-def _stack_gradient(weights: Tensor, operand: Tensor, inverse_norms: Tensor | None, shape: str) -> Tensor:
+def _stack_gradient(weights: Tensor, operand: Tensor, factors: Tensor | None, shape: str) -> Tensor:
     """What the weights of the tile send to both ends of its pairs: [2N, d]."""
     if shape == "views":
-        return _weighed(weights + weights.T, operand, inverse_norms)
+        return _weighed(weights + weights.T, operand, factors)
     operand_VNd = operand.view(2, len(operand) // 2, -1)
-    norms_VN1 = None if inverse_norms is None else inverse_norms.view(2, -1, 1)
+    factors_VN1 = None if factors is None else factors.view(2, -1, 1)
     if shape == "within":
-        return _weighed(weights + weights.mT, operand_VNd, norms_VN1).flatten(0, 1)
+        return _weighed(weights + weights.mT, operand_VNd, factors_VN1).flatten(0, 1)
     if shape == "cross":
         weights = weights[0] + weights[1].T
-    norms_a, norms_b = (None, None) if norms_VN1 is None else norms_VN1
-    return torch.cat([_weighed(weights, operand_VNd[1], norms_b), _weighed(weights.T, operand_VNd[0], norms_a)])
+    factors_a, factors_b = (None, None) if factors_VN1 is None else factors_VN1
+    return torch.cat([_weighed(weights, operand_VNd[1], factors_b), _weighed(weights.T, operand_VNd[0], factors_a)])
 
 
-def _weighed(weights: Tensor, operand: Tensor, inverse_norms: Tensor | None) -> Tensor:
+def _weighed(weights: Tensor, operand: Tensor, factors: Tensor | None) -> Tensor:
     """weights @ unit rows."""
-    if inverse_norms is not None:
-        weights = weights * inverse_norms.mT
+    if factors is not None:
+        weights = weights * factors.mT
     return product(weights.to(operand.dtype), operand)

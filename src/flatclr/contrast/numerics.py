@@ -48,6 +48,18 @@ def to_sphere(rows_Nd: Tensor) -> tuple[Tensor, Tensor]:
     return rows_Nd * inverse_norms, inverse_norms
 
 
+def as_they_came(rows_Nd: Tensor, inverse_norms: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows times a power of two, which is exact in few bits, and the factors [N, 1] from 1 to 2 left to unit length.
+
+    >>> as_they_came(torch.tensor([[0.0, 6.0]]), torch.tensor([[1 / 6]]), torch.bfloat16)
+    (tensor([[0.0000, 0.7500]], dtype=torch.bfloat16), tensor([[1.3333]]))
+    """
+    mantissas, exponents = torch.frexp(inverse_norms)
+    values = (rows_Nd * torch.ldexp(torch.ones_like(mantissas), exponents - 1)).to(dtype)
+    factors = mantissas.mul_(2).masked_fill_(mantissas == 0, 1.0)  # a row of zeros is one without a factor
+    return values, factors.masked_fill_(rows_Nd.isinf().any(1, keepdim=True), torch.nan)
+
+
 def gradient_before_sphere(d_unit: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
     """d row = (d unit - <unit, d unit> unit) / norm; overwrites d_unit. A zero row gets none."""
     radial = (unit * d_unit).sum(1, keepdim=True)

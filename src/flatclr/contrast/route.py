@@ -63,7 +63,7 @@ def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
         # Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together
         with_ess = batch.options.with_ess or route not in TRITON_MODULES or batch.layout.ranks.size > 1
         positive, total, gap, *ess = _streamed(batch, scale, route, None, with_ess=with_ess)
-    measure_ess = partial(measured, *ess) if ess else partial(_measure_ess, batch, scale, route)
+    measure_ess = partial(measured, *ess) if ess else _LateEss(batch, scale, route).measure
     return Reduced(positive, total, gap, measure_ess, route, negatives)
 
 
@@ -76,11 +76,31 @@ def _streamed(
     return reduce_streamed(batch, scale, route, phi, with_ess=with_ess)
 
 
-@torch.no_grad()
-def _measure_ess(batch: Batch, scale: float | Tensor, route: str) -> Tensor:
-    """The ESS of a contrast that was reduced without it, in a pass of its own."""
-    with no_autocast(batch.views[0]):
-        return _streamed(batch, scale, route, None)[3]
+class _LateEss:
+    """The ESS of a contrast that was reduced without it, in a pass of its own when it is first read."""
+
+    def __init__(self, batch: Batch, scale: float | Tensor, route: str) -> None:
+        self.batch, self.scale, self.route = batch, scale, route
+        self.found: Tensor | None = None
+        self.versions = self._versions()
+
+    @torch.no_grad()
+    def measure(self) -> Tensor:
+        if self.found is None:
+            if self._versions() != self.versions:
+                raise RuntimeError(
+                    "the ESS must be read before embeddings, queue or temperature are changed, got it after; read it "
+                    "earlier, or pass with_ess=True."
+                )
+            with no_autocast(self.batch.views[0]):
+                self.found = _streamed(self.batch, self.scale, self.route, None)[3]
+        return self.found
+
+    def _versions(self) -> list[int]:
+        if torch.compiler.is_compiling():
+            return []
+        tensors = (*self.batch.views, self.batch.given_queue, self.scale)
+        return [x._version for x in tensors if isinstance(x, Tensor) and not x.is_inference()]
 
 
 def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:

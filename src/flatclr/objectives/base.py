@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -96,8 +96,9 @@ class Objective(nn.Module):
         graphed = options.pop("graphed", False)
         require_switch("graphed", graphed)
         shared: SharedOptions = options
-        # every rank averages over the same global anchors
+        # every rank averages over the same global anchors; who wants stats or is controlled will read the ESS
         self._options = Options(shared_loss=True, with_ess=isinstance(temperature, EssControl), **shared)
+        self._options_of_stats = replace(self._options, with_ess=True)
         self.options = shared
         self._graphs = GraphedCalls(type(self).__name__, self._options) if graphed else None
         self.scale = scale_source(temperature, learn=learn_temperature)
@@ -233,7 +234,8 @@ class Objective(nn.Module):
         *,
         need_stats: bool,
     ) -> tuple[Tensor, ContrastStats | None]:
-        pairs = PairSet.made(views, self._options, negatives, **given)
+        options = self._options_of_stats if need_stats else self._options
+        pairs = PairSet.made(views, options, negatives, **given)
         scale = self.scale
         control = scale.control if isinstance(scale, ControlledScale) else None
         if control is not None:

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
-from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 
 FIND_EACH_OTHER = timedelta(minutes=5)
 BEAT_S, LOST_AFTER_S = 2.0, 20.0
@@ -56,6 +56,8 @@ def process_group() -> Iterator[Ranks]:
     try:
         with explaining_lost_contact():
             yield ranks_sharing_a_batch(gather=True)
+    except TrainingInterruptedError:
+        raise  # a planned end: the first process may still be writing its checkpoint
     except BaseException:
         watch.end(FAILED)
         raise

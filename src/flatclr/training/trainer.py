@@ -209,8 +209,10 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
         return False
     begun = TrainConfig.from_dict(RunDirectory.open(Path(config.out)).config()).to_dict()
     for name, value in config.to_dict().items():
-        then, now = (json.dumps(setting, sort_keys=True, default=str) for setting in (begun[name], value))
-        if name not in WITHOUT_EFFECT and then != now:  # as JSON: a file knows no tuples
+        then, now = (json.loads(json.dumps(setting, default=str)) for setting in (begun[name], value))
+        if name in ("data", "data_dir"):
+            now = from_anywhere(value) if name == "data" else value and str(Path(value).expanduser().absolute())
+        if (name not in WITHOUT_EFFECT or name in ("data", "data_dir")) and then != now:  # a file knows no tuples
             raise ValueError(
                 f"{name} must be that of the run in {config.out}, {begun[name]!r}, got {value!r}; leave out "
                 "--auto-resume and choose another --out for another run."

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from flatclr.contrast.known import Codes
-from flatclr.contrast.numerics import effective_share, to_sphere
+from flatclr.contrast.numerics import as_they_came, effective_share, to_sphere
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Diagonal
 
@@ -43,10 +43,8 @@ class Embeddings:
         if not self.normalized:
             return Rows(self.given.to(dtype))
         rows = self.given.to(self.ready.dtype)
-        mantissas, exponents = torch.frexp(to_sphere(rows)[1])
-        powers = torch.ldexp(torch.ones_like(mantissas), exponents - 1)
-        factors = mantissas.mul_(2).masked_fill_(mantissas == 0, 1.0)  # a row of zeros is one without a factor
-        return Rows((rows * powers).to(dtype), factors.squeeze(1))
+        values, factors = as_they_came(rows, to_sphere(rows)[1], dtype)
+        return Rows(values, factors.squeeze(1))
 
 
 @dataclass(frozen=True)
