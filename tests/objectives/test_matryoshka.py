@@ -78,3 +78,8 @@ def test_only_an_objective_is_wrapped_and_only_once() -> None:
     for inner in (torch.nn.Linear(2, 2), Matryoshka(flatclr.InfoNCE(), (2,))):
         with pytest.raises(TypeError, match=r"objective must be a flatclr\.Objective of one embedding"):
             Matryoshka(inner, (2,))  # type: ignore[arg-type]
+
+
+def test_an_objective_that_captures_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"objective must not capture itself inside a Matryoshka, got InfoNCE"):
+        flatclr.Matryoshka(flatclr.InfoNCE(graphed=True), (2, 4))

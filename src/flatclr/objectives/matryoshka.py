@@ -41,6 +41,11 @@ class Matryoshka(Objective):
                 f"objective must be a flatclr.Objective of one embedding, got {type(objective).__name__}; pass one, "
                 "say InfoNCE()."
             )
+        if objective._graphs is not None:
+            raise ValueError(
+                f"objective must not capture itself inside a Matryoshka, got {type(objective).__name__}(graphed=True); "
+                "leave graphed out."
+            )
         require_rising_counts("dims", dims)
         self.dims = tuple(dims)
         self.prefixes = nn.ModuleList(copy.deepcopy(objective) for _ in self.dims)
