@@ -170,12 +170,12 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
             return asked
     z, scores = batch.views[0], layout.anchors * (layout.negatives if batch.known is None else _widest(batch))
     largest = LARGEST_DENSE_ON_GPU if plain and z.is_cuda and z.dtype == torch.bfloat16 else LARGEST_DENSE
-    is_small = layout.ranks.size == 1 and scores <= largest
+    alone = layout.ranks.size == 1
+    is_small = alone and scores <= largest
     if is_small and (not plain or (batch.queue is None and dense.has_tile(layout))):
         return "dense"
-    alone = layout.ranks.size == 1
     held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph
-    if options.backend == "auto" and alone and held and prefers_fused(batch.views[0]):
+    if options.backend == "auto" and alone and held and prefers_triton(batch.views[0]):
         best = _with_triton(batch.views[0], plain=plain)
         return best if phi is None or _is_known(phi, best) else "streamed"
     return "streamed"
@@ -189,11 +189,11 @@ def _widest(batch: Batch) -> int:
     return max(layout.negatives, len(layout.groups[0].candidates) * layout.samples)
 
 
-def prefers_fused(embeddings: Tensor) -> bool:
+def prefers_triton(embeddings: Tensor) -> bool:
     """Whether streaming these is a matter for Triton's kernels.
 
-    In half precision on a GPU they were faster at every size that is streamed, from 1.5 times at 2,048 rows to 26 times
-    at 65,536 (`results/loss_gpu.jsonl`).
+    In half precision on a GPU the fused ones were faster at every size that is streamed, 1.5 times at 2,048 rows,
+    26 times at 65,536 (`results/loss_gpu.jsonl`); strips are faster than those where features are many.
     """
     half = embeddings.dtype in (torch.bfloat16, torch.float16)
     return embeddings.is_cuda and half and _triton_takes(embeddings)

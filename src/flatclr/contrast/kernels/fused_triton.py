@@ -41,6 +41,7 @@ from flatclr.contrast.kernels.reductions import (
     Ready,
     Rows,
     Side,
+    unit_of,
 )
 from flatclr.contrast.kernels.selected import AnyReduction, AnySums, SelectedPhi, SelectedPhiSums
 from flatclr.contrast.phi import Phi
@@ -576,12 +577,6 @@ def side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) 
         **SMALL,
     )
     return value, weights
-
-
-def unit_of(gradients: list[Tensor], bits: int) -> Tensor:
-    """Upstream gradients count in this unit, so that float16 pair weights neither overflow nor vanish."""
-    largest = torch.stack([g.abs().amax() for g in gradients]).amax()
-    return (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def _feature_kind(block: Block) -> tuple[int, int]:

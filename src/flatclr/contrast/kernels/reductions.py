@@ -96,6 +96,12 @@ class Side:
         return replace(self, value=self.value[anchors], gradient=self.gradient[anchors])
 
 
+def unit_of(gradients: list[Tensor], bits: int) -> Tensor:
+    """Upstream gradients count in this unit, so that float16 pair weights neither overflow nor vanish."""
+    largest = torch.stack([g.abs().amax() for g in gradients]).amax()
+    return (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
+
+
 SideT = TypeVar("SideT", bound=Side)
 SideIn = TypeVar("SideIn", bound=Side, contravariant=True)
 

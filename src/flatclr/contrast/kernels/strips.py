@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flatclr.contrast.kernels.reductions import Block, LogSumExp, MeanPhi, SideT
+from flatclr.contrast.kernels.reductions import Block, LogSumExp, MeanPhi, SideT, unit_of
 from flatclr.contrast.kernels.selected import SelectedLogSumExp
 from flatclr.contrast.numerics import accumulation_type, product
 
@@ -45,9 +45,8 @@ def in_units(
     share = 1 / reduction.negatives if isinstance(reduction, MeanPhi) else 1.0
     if dtype != torch.float16:
         return share, rows, columns
-    largest = torch.stack([side.reach.abs().amax() for side in (rows, columns) if side is not None]).amax()
     bits = LOG_SUM_EXP_BITS if isinstance(reduction, LogSumExp | SelectedLogSumExp) else PHI_BITS
-    unit = (largest * 2.0**-bits).clamp_min(torch.finfo(torch.float32).tiny)
+    unit = unit_of([side.reach for side in (rows, columns) if side is not None], bits)
     rows, columns = (None if side is None else replace(side, gradient=side.gradient / unit) for side in (rows, columns))
     return unit * share, rows, columns
 

@@ -49,11 +49,13 @@ from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weig
 from flatclr.contrast.known import Codes
 
 __all__ = [
+    "block_gradients",
     "finish",
     "knows",
     "laid_out",
     "operand",
     "ready",
+    "reduce_block",
     "require_known",
     "require_usable",
     "run",
