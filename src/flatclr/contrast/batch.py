@@ -40,7 +40,8 @@ class Batch:
         cls, views: tuple[Tensor, ...], options: Options, negatives: Tensor | None = None, **given: Unpack[Given]
     ) -> Self:
         """A batch from embeddings as they came; refuses, on every rank, what does not fit together."""
-        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        compiling = torch.compiler.is_compiling()
+        if not compiling and torch._C._are_functorch_transforms_active():
             refuse_transforms()
         if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
             views = views[0].unbind()
@@ -50,15 +51,15 @@ class Batch:
         if ranks.size > 1 or not _fit_together(views, negatives):
             distributed.agree_on_batches(views, negatives, ranks, brings=_brought(given))
         queued = 0 if negatives is None else len(negatives)
-        find_layout = layout_of.__wrapped__ if torch.compiler.is_compiling() else layout_of
+        find_layout = layout_of.__wrapped__ if compiling else layout_of
         layout = find_layout(
             options.pairing,
             PAIRINGS[options.pairing],
             ranks,
-            views=len(views),
-            own_samples=len(views[0]),
-            queued=queued,
-            in_batch=options.in_batch_negatives,
+            len(views),
+            len(views[0]),
+            queued,
+            options.in_batch_negatives,
         )
         if layout.negatives == 0 and given.get("hard_negatives") is None:
             raise ValueError(
@@ -69,7 +70,7 @@ class Batch:
         if given:
             known = known_of(given, views[0], queued, ranks)
             hard = given.get("hard_negatives")
-        if options.check_embeddings and torch.compiler.is_compiling():
+        if options.check_embeddings and compiling:
             views, negatives, hard = _looked_at(views, negatives, hard, options)
         elif options.check_embeddings:
             _require_usable_rows(views, negatives, hard, options, ranks)
@@ -172,9 +173,9 @@ def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:
     first = views[0]
     if not isinstance(first, Tensor) or first.dim() != 2 or first.dtype not in FLOAT_TYPES or first.numel() == 0:
         return False
-    if first.is_meta:
+    if first.is_meta or first.layout != torch.strided:
         return False
-    for z in views:
+    for z in views[1:]:
         if not isinstance(z, Tensor) or z.shape != first.shape or z.dtype != first.dtype or z.device != first.device:
             return False
         if z.layout != torch.strided:

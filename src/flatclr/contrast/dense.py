@@ -7,7 +7,6 @@ features; the tile is [anchors, candidates], with a leading view where each view
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,20 +24,14 @@ from flatclr.contrast.numerics import (
     kept_scale,
     no_autocast,
     product,
+    scaled_product,
     to_sphere,
 )
 from flatclr.contrast.phi import Phi
-from flatclr.contrast.relation import PAIRINGS, Group, Layout
+from flatclr.contrast.relation import Layout
 
-# the tiles that are kept, by the geometry they serve: anything else goes another way
-SHAPES: dict[tuple[Group, ...], str] = {PAIRINGS[name](2): name for name in ("views", "cross", "one_way", "within")}
 LARGEST_EXACT = 2**20  # scores up to which products are made in float32 whatever the embeddings' type
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
-
-
-def has_tile(layout: Layout) -> bool:
-    """Whether backward can reuse the one tile of such a contrast."""
-    return layout.ranks.size == 1 and layout.groups in SHAPES
 
 
 def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
@@ -46,43 +39,48 @@ def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor,
 
     The gap is an output of its own because most losses need nothing else.
     """
-    layout = batch.layout
-    found = _KeptTile.apply(*batch.views, scale, layout, _how(batch), None)
-    positive, logsumexp, gap, shares, total = found
-    return positive, logsumexp, gap, partial(_ess, shares, total, layout.negatives)
+    layout, normalize = batch.layout, batch.options.normalize
+    positive, logsumexp, gap, shares = _KeptTile.apply(
+        *batch.views, scale, layout, normalize, _as_they_came(batch), None
+    )
+    return positive, logsumexp, gap, partial(_ess, shares, layout.negatives)
 
 
 def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    positive, mean = _KeptTile.apply(*batch.views, scale, batch.layout, _how(batch), phi)
+    layout, normalize = batch.layout, batch.options.normalize
+    positive, mean = _KeptTile.apply(*batch.views, scale, layout, normalize, _as_they_came(batch), phi)
     return positive, mean
 
 
-@dataclass(frozen=True)
-class _How:
-    normalize: bool
-    as_they_came: bool  # embeddings are multiplied in their own type, and put on the sphere by their norms afterwards
+def _as_they_came(batch: Batch) -> bool:
+    """Whether embeddings are multiplied in their own type, and put on the sphere by their norms afterwards.
 
-
-def _how(batch: Batch) -> _How:
-    """A large tile of bfloat16 is multiplied as it came: a product in float32 would take a GPU too long.
-
-    float16 has too few exponents for pair weights, so it is multiplied in float32.
+    A large tile of bfloat16 is: a product in float32 would take a GPU too long. float16 has too few exponents for pair
+    weights.
     """
-    large = batch.layout.anchors * batch.layout.negatives > LARGEST_EXACT
-    return _How(batch.options.normalize, large and batch.views[0].dtype == torch.bfloat16)
+    layout = batch.layout
+    return layout.anchors * layout.negatives > LARGEST_EXACT and batch.views[0].dtype == torch.bfloat16
 
 
-def _ess(shares: Tensor, total: Tensor, negatives: int) -> Tensor:
-    return effective_share(total, torch.linalg.vector_norm(shares, dim=-1).view(-1), negatives)
+def _ess(shares: Tensor, negatives: int) -> Tensor:
+    return effective_share(shares.sum(-1), torch.linalg.vector_norm(shares, dim=-1), negatives).view(-1)
 
 
 class _KeptTile(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, z_a: Tensor, z_b: Tensor, scale: float | Tensor, layout: Layout, how: _How, phi: Phi | None
+        ctx: Any,
+        z_a: Tensor,
+        z_b: Tensor,
+        scale: float | Tensor,
+        layout: Layout,
+        normalize: bool,
+        own_type: bool,
+        phi: Phi | None,
     ) -> tuple[Tensor, ...]:
-        shape, normalize = SHAPES[layout.groups], how.normalize
+        shape = layout.tile
+        assert shape is not None
         came, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
         stack = came if came.dtype == precision else came.to(precision)
         inverse_norms = factors = None
@@ -90,17 +88,18 @@ class _KeptTile(torch.autograd.Function):
         if normalize:
             rows = stack
             stack, inverse_norms = to_sphere(rows)
-            if how.as_they_came:
+            if own_type:
                 operand, factors = as_they_came(rows, inverse_norms, came.dtype)
-        if not how.as_they_came:
+        if not own_type:
             operand = stack
         scores = _scores(operand, factors, scale, shape)
-        if shape == "within" or how.as_they_came:
+        if shape == "within" or own_type:
             view_a, view_b = stack.chunk(2)
             positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(len(layout.groups))
         else:
             # a copy: the tile is overwritten below
             positive = _positives(scores, shape).clone(memory_format=torch.contiguous_format).view(-1)
+        mirrored = shape != "one_way"  # (i, j) and (j, i) are in the tile, and equal
         # slopes / divisor = d value_i / d s_ij
         if phi is None:
             slopes = scores
@@ -109,20 +108,20 @@ class _KeptTile(torch.autograd.Function):
                 divisor = slopes.exp_().sum(-1).view(-1)
                 logsumexp = divisor.log()
             else:
-                peak = slopes.amax(-1, keepdim=True)
+                mirrored, peak = False, slopes.amax(-1, keepdim=True)
                 divisor = slopes.sub_(peak).exp_().sum(-1).view(-1)
                 logsumexp = divisor.log().add_(peak.view(-1))
-            values = [logsumexp, logsumexp - positive, slopes, divisor]
-            ctx.mark_non_differentiable(slopes, divisor)
+            values = [logsumexp, logsumexp - positive, slopes]
+            ctx.mark_non_differentiable(slopes)
         else:
             slopes, phi_values = phi.slopes(scores), phi.values(scores)
             for tile in (slopes, phi_values):
                 _same_sample(tile, shape).zero_()
             divisor = slopes.new_full((), layout.negatives)
             values = [phi_values.sum(-1).flatten() / divisor]
-        kept_operand = operand if how.as_they_came else None
+        kept_operand = operand if own_type else None
         ctx.save_for_backward(stack, inverse_norms, kept_operand, factors, slopes, divisor, *keep_scale(ctx, scale))
-        ctx.shape, ctx.embedding_type = shape, z_a.dtype
+        ctx.shape, ctx.mirrored, ctx.embedding_type = shape, mirrored, z_a.dtype
         ctx.set_materialize_grads(False)
         return positive, *values
 
@@ -144,52 +143,55 @@ class _KeptTile(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         stack, inverse_norms, operand, factors, slopes, divisor, *kept = saved
         scale, shape = kept_scale(ctx, kept), ctx.shape
-        if g_value is None:
-            weights = torch.zeros_like(slopes)
-        else:
-            weights = slopes * (g_value / divisor).view(*slopes.shape[:-1], 1)
+        weights = _pair_weights(slopes, divisor, g_value, shape, mirrored=ctx.mirrored)
         in_tile = shape != "within" and operand is None
         if g_positive is not None and in_tile:
             positives = _positives(weights, shape)  # 0 so far: they are not negatives
-            positives.copy_(g_positive.view_as(positives))
-        # less the factor scale
+            positives.copy_(g_positive if shape == "one_way" else g_positive.view(2, -1).sum(0))
         if operand is None:
-            d_stack = _stack_gradient(weights, stack, None, shape)
+            d_stack = _stack_gradient(weights, stack, None, scale, shape)
         else:
-            d_stack = _stack_gradient(weights, operand, factors, shape)
+            d_stack = _stack_gradient(weights, operand, factors, scale, shape)
         if g_positive is not None and not in_tile:
             stack_VNd = stack.view(2, len(stack) // 2, -1)
-            pull_N1 = g_positive.view(-1, len(stack) // 2).sum(0).unsqueeze(1)
+            pull_N1 = g_positive.view(-1, len(stack) // 2).sum(0).unsqueeze(1) * scale
             d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
         d_scale = None
         if ctx.needs_input_grad[2]:
             # both ends of every pair are in the stack, so <z, dz> counts each product twice
-            d_scale = torch.vdot(stack.flatten(), d_stack.flatten()) / 2
-        if inverse_norms is None:
-            d_stack.mul_(scale)
-        else:
-            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None, None  # rounded together, not view by view
+            d_scale = torch.vdot(stack.flatten(), d_stack.flatten()) / (2 * scale)
+        if inverse_norms is not None:
+            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms)
+        return (
+            *d_stack.to(ctx.embedding_type).chunk(2),
+            d_scale,
+            None,
+            None,
+            None,
+            None,
+        )  # rounded together, not view by view
 
 
 def _scores(operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:
     """The tile: scores of the anchors against their candidates; with factors, of embeddings as they came."""
     if shape == "views":
-        return _scaled(product(operand, operand.T), factors, factors, scale)
+        return _scaled_product(operand, operand.T, factors, factors, scale)
     operand_VNd = operand.view(2, len(operand) // 2, -1)
     factors_VN1 = None if factors is None else factors.view(2, -1, 1)
     if shape == "within":
-        return _scaled(product(operand_VNd, operand_VNd.mT), factors_VN1, factors_VN1, scale)
+        return _scaled_product(operand_VNd, operand_VNd.mT, factors_VN1, factors_VN1, scale)
     factors_a, factors_b = (None, None) if factors_VN1 is None else factors_VN1
-    a_to_b = _scaled(product(operand_VNd[0], operand_VNd[1].T), factors_a, factors_b, scale)
+    a_to_b = _scaled_product(operand_VNd[0], operand_VNd[1].T, factors_a, factors_b, scale)
     return a_to_b if shape == "one_way" else torch.stack([a_to_b, a_to_b.T])
 
 
-def _scaled(products: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float | Tensor) -> Tensor:
-    """scale * products, times the factors [.., 1] of both ends if there are any; in place."""
+def _scaled_product(
+    left: Tensor, right: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float | Tensor
+) -> Tensor:
+    """scale * left @ right, times the factors [.., 1] of both ends if there are any."""
     if rows is None or columns is None:
-        return products.mul_(scale)
-    return products.mul_(rows * scale).mul_(columns.mT)
+        return scaled_product(left, right, scale)
+    return product(left, right).mul_(rows * scale).mul_(columns.mT)
 
 
 def _same_sample(tile: Tensor, shape: str) -> Tensor:
@@ -208,22 +210,38 @@ def _positives(tile: Tensor, shape: str) -> Tensor:
     return tile.diagonal(dim1=-2, dim2=-1)
 
 
-def _stack_gradient(weights: Tensor, operand: Tensor, factors: Tensor | None, shape: str) -> Tensor:
-    """What the weights of the tile send to both ends of its pairs: [2N, d]."""
+def _pair_weights(slopes: Tensor, divisor: Tensor, g_value: Tensor | None, shape: str, *, mirrored: bool) -> Tensor:
+    """What every pair weighs, its two ends as anchors together; of "cross" one tile is left."""
+    if g_value is None:
+        return torch.zeros_like(slopes[0] if shape == "cross" else slopes)
+    per_anchor = (g_value / divisor).view(*slopes.shape[:-1], 1)
+    if mirrored and shape == "cross":
+        return slopes[0] * (per_anchor[0] + per_anchor[1].T)
+    if mirrored:
+        return slopes * (per_anchor + per_anchor.mT)
+    weights = slopes * per_anchor
+    if shape == "cross":
+        return weights[0] + weights[1].T
+    return weights if shape == "one_way" else weights + weights.mT
+
+
+def _stack_gradient(
+    weights: Tensor, operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str
+) -> Tensor:
+    """What the weights of the pairs send to both their ends: [2N, d]."""
     if shape == "views":
-        return _weighed(weights + weights.T, operand, factors)
+        return _weighed(weights, operand, factors, scale)
     operand_VNd = operand.view(2, len(operand) // 2, -1)
     factors_VN1 = None if factors is None else factors.view(2, -1, 1)
     if shape == "within":
-        return _weighed(weights + weights.mT, operand_VNd, factors_VN1).flatten(0, 1)
-    if shape == "cross":
-        weights = weights[0] + weights[1].T
+        return _weighed(weights, operand_VNd, factors_VN1, scale).flatten(0, 1)
     factors_a, factors_b = (None, None) if factors_VN1 is None else factors_VN1
-    return torch.cat([_weighed(weights, operand_VNd[1], factors_b), _weighed(weights.T, operand_VNd[0], factors_a)])
+    to_a = _weighed(weights, operand_VNd[1], factors_b, scale)
+    return torch.cat([to_a, _weighed(weights.T, operand_VNd[0], factors_a, scale)])
 
 
-def _weighed(weights: Tensor, operand: Tensor, factors: Tensor | None) -> Tensor:
-    """weights @ unit rows."""
+def _weighed(weights: Tensor, operand: Tensor, factors: Tensor | None, scale: float | Tensor) -> Tensor:
+    """scale * weights @ unit rows."""
     if factors is not None:
         weights = weights * factors.mT
-    return product(weights.to(operand.dtype), operand)
+    return scaled_product(weights.to(operand.dtype), operand, scale)

@@ -66,6 +66,10 @@ PAIRINGS: dict[str, Pairing] = {
 }
 
 
+# the geometries of two views whose scores make one tile, whatever the pairing is called
+TILES: dict[tuple[Group, ...], str] = {PAIRINGS[name](2): name for name in ("views", "cross", "one_way", "within")}
+
+
 @dataclass(frozen=True)
 class Layout:
     """The geometry of a contrast. Anchors come group by group, in each group in the order of the samples."""
@@ -79,6 +83,7 @@ class Layout:
     anchors: int  # of all ranks
     negatives: int  # that an anchor can have at most, queue included
     from_batch: int  # of these, rows of the batch
+    tile: str | None  # which of `TILES` it is; None: another, or of several ranks
 
     def __hash__(self) -> int:
         # asked for at every call, and the groups follow from these
@@ -122,7 +127,7 @@ class Layout:
 
 @lru_cache(maxsize=1024)
 def layout_of(
-    pairing: str, plan: Pairing, ranks: Ranks, *, views: int, own_samples: int, queued: int, in_batch: bool
+    pairing: str, plan: Pairing, ranks: Ranks, views: int, own_samples: int, queued: int, in_batch: bool
 ) -> Layout:
     """The geometry of a batch; `plan` is what the name means now, so that a name registered anew is not remembered."""
     groups, samples = plan(views), own_samples * ranks.size
@@ -138,6 +143,7 @@ def layout_of(
         anchors=len(groups) * samples,
         negatives=from_batch + queued,
         from_batch=from_batch,
+        tile=TILES.get(groups) if ranks.size == 1 else None,
     )
 
 

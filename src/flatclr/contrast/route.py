@@ -10,8 +10,8 @@ drawn      the scores of drawn negatives alone; not to be asked for, it follows 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,7 @@ LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused k
 WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
 
-@dataclass(frozen=True)
-class Reduced:
+class Reduced(NamedTuple):
     """The log-sum-exp of a contrast, whichever way it was reduced."""
 
     positive: Tensor  # [A]
@@ -172,7 +171,7 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
     largest = LARGEST_DENSE_ON_GPU if plain and z.is_cuda and z.dtype == torch.bfloat16 else LARGEST_DENSE
     alone = layout.ranks.size == 1
     is_small = alone and scores <= largest
-    if is_small and (not plain or (batch.queue is None and dense.has_tile(layout))):
+    if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"
     held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph
     if options.backend == "auto" and alone and held and prefers_triton(batch.views[0]):
@@ -203,7 +202,7 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
     """Whether it is two views on a diagonal at one temperature; dense, where no tile serves, goes the other way."""
     if not batch.plain or (isinstance(scale, Tensor) and scale.dim()):
         return False
-    return batch.options.route != "dense" or (batch.queue is None and dense.has_tile(batch.layout))
+    return batch.options.route != "dense" or (batch.queue is None and batch.layout.tile is not None)
 
 
 def _is_known(phi: Phi, route: str) -> bool:

@@ -49,7 +49,8 @@ def reduce_streamed(
     """Of two views: (positive, log-sum-exp, their gap, ess if asked) of anchors; given phi, (positive, its mean)."""
     options, z = batch.options, batch.views[0]
     work = Pass(batch.layout, route, phi, options.normalize, options.shared_loss, with_ess, z.dtype)
-    return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, batch.given_queue, scale, work)
+    given_queue = None if batch.given_queue is batch.queue else batch.given_queue  # no graph takes a tensor twice
+    return work.kernels.run(_Streamed.apply, z, *batch.views, batch.queue, given_queue, scale, work)
 
 
 @torch.no_grad()
@@ -112,6 +113,7 @@ class Prepared:
             with_moment=with_moment,
             with_ess=work.with_ess,
         )
+        given_queue = queue if given_queue is None else given_queue
         whole_queue = Embeddings.of(given_queue, queue, normalized=work.normalize)
         return cls(ready, Operands.of(kernels, ready.operand, whole_queue, layout))
 
