@@ -46,9 +46,11 @@ class Positives:
         with torch.enable_grad(), no_autocast(self.batch.views[0]):
             stack_NVd = self.batch.everyone_VNd.transpose(0, 1)
             others_NVd = stack_NVd.view_as(stack_NVd)  # torch.compile does not take one tensor twice
-            products_VVN = products(stack_NVd, others_NVd).permute(1, 2, 0)
-            groups = self.batch.layout.groups
-            cosines_AP = torch.cat([products_VVN[group.view, list(group.positives)].T for group in groups])
+            columns_N = [row_VN.unbind() for row_VN in products(stack_NVd, others_NVd).permute(1, 2, 0).unbind()]
+            # column by column: a list of indices would be copied to the device, and the host wait for it
+            cosines_AP = torch.cat(
+                [torch.stack([columns_N[g.view][v] for v in g.positives], 1) for g in self.batch.layout.groups]
+            )
             return cosines_AP * by_row(self.scale)
 
     @property
