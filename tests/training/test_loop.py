@@ -12,7 +12,7 @@ import torch
 from flatclr.training import Evaluated, Event
 from flatclr.training.build import build
 from flatclr.training.loop import Loop
-from flatclr.training.state import restore, state_of
+from flatclr.training.state import Start, restore, state_of
 from tests.support.training_worker import config
 
 
@@ -26,7 +26,7 @@ class Remembered:
     def tell(self, event: Event) -> None:
         self.events.append(event)
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, *, owes_evaluation: bool = False) -> None:
         self.saved.append(step)
 
 
@@ -59,12 +59,12 @@ def test_a_loop_goes_on_where_a_state_was_taken(tmp_path: Path) -> None:
     states: dict[int, dict[str, Any]] = {}
 
     class Kept(Remembered):
-        def save(self, step: int) -> None:
+        def save(self, step: int, *, owes_evaluation: bool = False) -> None:
             states[step] = deepcopy(state_of(whole, step))
 
     Loop(whole, Kept()).run()
     assert restore(fresh, states[4], tmp_path) == []
-    Loop(fresh, Remembered(), step=4).run()
+    Loop(fresh, Remembered(), start=Start(4)).run()
     torch.testing.assert_close(
         fresh.train_step.network.state_dict(), whole.train_step.network.state_dict(), rtol=0, atol=0
     )

@@ -295,7 +295,7 @@ class TrainConfig:
         for epoch, target in self.ess_targets:
             require_number("epoch of ess_target", epoch, above=-1e-12, advice="epochs count from 0.")
             require_number("ess_target", target, above=0, below=1)
-        if self.ess_per_anchor and not self.ess_targets:
+        if self.ess_per_anchor and not self.ess_targets and self.objective != OWN:  # which has a control of its own
             raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
     def _require_one_way_of_sizes(self) -> None:
@@ -309,6 +309,12 @@ class TrainConfig:
                     f"views_per_image must be the {counted} of view_sizes, got {self.views_per_image}; leave it out."
                 )
             object.__setattr__(self, "views_per_image", counted)
+        for _, groups in self.view_plan if self.size_schedule is not None else ():
+            if self.views_per_image not in (FEWEST_VIEWS, views_in(groups)):
+                raise ValueError(
+                    f"views_per_image must be the {views_in(groups)} that size_schedule counts, got "
+                    f"{self.views_per_image}; leave it out."
+                )
 
     def _require_keys_without_gradient(self) -> None:
         if self.momentum is not None and self.pairing != "one_way":

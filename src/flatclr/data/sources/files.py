@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -16,10 +15,11 @@ import torch
 from torch import Tensor
 
 from flatclr.data.arrays import CHUNK, checked_labels, require_room, rows_of
-from flatclr.data.decoding import JOB, UNREACHABLE, Decoders, available_cores
+from flatclr.data.decoding import JOB, Decoders, available_cores
 from flatclr.data.progress import Progress
 from flatclr.data.sources.blobs import Blob, DiskFile
 from flatclr.data.sources.headers import survey
+from flatclr.data.sources.lost import UnusableImagesError, require_reached, tried_again
 from flatclr.data.sources.resident import ResidentImages
 
 LARGEST_DEFAULT_SIZE = 224  # photographs are brought to this unless the user names a size
@@ -27,8 +27,6 @@ MOST_WORKERS = 16  # unless the user names more
 SMALLEST_BATCH = 2  # images: what must fit into memory at least
 PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
 
-
-PAUSES_S = (0.2, 0.8, 2.0)  # before files that are not reached are tried again
 FILES_SAMPLED, PIECE = 1000, 4096  # files and bytes of them that a fingerprint reads
 BY_CONTENT = "files-2:"  # what such fingerprints begin with
 
@@ -45,10 +43,6 @@ class SkippedImagesWarning(UserWarning):
 
 class TransparentImagesWarning(UserWarning):
     """Some images have an alpha channel and are put on white."""
-
-
-class UnusableImagesError(ValueError):
-    """Image files went missing, or more of them are damaged than the user allows."""
 
 
 class FileImages:
@@ -221,28 +215,17 @@ class FileImages:
 
     def _decode(self, wanted: Sequence[int], out: Tensor) -> dict[int, str]:
         """Fill `out`; returns what is wrong, by row. What was damaged once stays so."""
-        wrong = self.decoders.decode([self.files[i] for i in wanted], out.numpy())
-        for pause in PAUSES_S:
-            lost = [row for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
-            if not lost:
-                break
-            time.sleep(pause)  # a network file system may come back
-            again = torch.empty(len(lost), *out.shape[1:], dtype=torch.uint8)
-            still = self.decoders.decode([self.files[wanted[row]] for row in lost], again.numpy())
-            out[lost] = again
-            wrong = {row: reason for row, reason in wrong.items() if row not in lost}
-            wrong |= {lost[row]: reason for row, reason in still.items()}
-        self._require_reached(wanted, wrong)
-        return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
+        files = [self.files[i] for i in wanted]
 
-    def _require_reached(self, wanted: Sequence[int], wrong: Mapping[int, str]) -> None:
-        lost = [(wanted[row], reason) for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
-        if lost:
-            i, reason = lost[0]
-            raise UnusableImagesError(
-                f"{self.name} must keep its images where they are, got {len(lost)} of {len(wanted)} that cannot be "
-                f"reached, the first {self.files[i].name} ({reason.removeprefix(UNREACHABLE)}); put them back."
-            )
+        def read(rows: list[int]) -> dict[int, str]:
+            again = torch.empty(len(rows), *out.shape[1:], dtype=torch.uint8)
+            still = self.decoders.decode([files[row] for row in rows], again.numpy())
+            out[rows] = again
+            return {rows[row]: reason for row, reason in still.items()}
+
+        wrong = tried_again(self.decoders.decode(files, out.numpy()), read)
+        require_reached(self.name, files, wrong)
+        return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
 
     def _require_few_bad(self) -> None:
         bad, total = len(self.skipped), len(self.files) + len(self.skipped) - len(self._damaged)
