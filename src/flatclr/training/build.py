@@ -175,7 +175,8 @@ def _build_loader(
             f"batch_size must be a multiple of the {ranks.size} processes, got {config.batch_size}; "
             "it counts the global batch."
         )
-    plan = BatchPlan(len(source), config.batch_size, config.seed)
+    shards = getattr(source, "shard_sizes", ()) if config.shards_at_once is not None else ()
+    plan = BatchPlan(len(source), config.batch_size, config.seed, shards, config.shards_at_once)
     return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
 
 
@@ -323,6 +324,10 @@ def what_to_know(parts: Parts) -> Iterator[str]:
     if skipped := parts.data.skipped:
         path, reason = skipped[0]
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
+    if bad := getattr(parts.data.original, "bad_shards", ()):
+        path, reason = bad[0]
+        shards = f"{len(bad)} of {getattr(parts.data.original, 'shards', 0)} shards"
+        yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
     pairing = parts.train_step.objective.options.get("pairing", "two_view")

@@ -112,6 +112,12 @@ class TrainConfig:
         "The share of image files that may be unreadable before a run stops.",
         share,
     )
+    shards_at_once: int | None = setting(
+        None,
+        "data",
+        "How many .tar shards an epoch mixes at a time, so that a disk reads near places; None: all.",
+        optional_count,
+    )
     resident_gib: float = setting(
         4.0,
         "data",

@@ -6,6 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -129,6 +130,7 @@ class FileImages:
         self.files, self.labels, self.classes, self.decoders = files, labels, classes, decoders
         self.image_size, self.channels, self.name = image_size, channels, name
         self.skipped: list[tuple[str, str]] = []  # name and what is wrong
+        self.shards, self.bad_shards = 0, list[tuple[str, str]]()  # how many, and name and what is wrong
         self.most_bad, self.transparent = 1.0, 0
         self._damaged: dict[int, str] = {}
         self._noting = Lock()
@@ -187,12 +189,38 @@ class FileImages:
         self.decoders.close()
         if not good:
             raise ValueError(f"{self.name} must hold readable images, got 0 of {len(self)}; check the files.")
-        return ResidentImages(
+        held = ResidentImages(
             images[: len(good)], rows_of(self.labels, torch.tensor(good)), self.classes, name=self.name
         )
+        held.shard_sizes = _shard_sizes([self.files[i] for i in good])
+        return held
+
+    def leave_out_shards(self, bad: Sequence[tuple[str, str]], *, of: int) -> None:
+        """Note that the files come from shards, and say which of these could not be read.
+
+        Args:
+            bad: name of each that could not, and what is wrong with it.
+            of: how many there are, these included.
+        """
+        self.shards, self.bad_shards = of, list(bad)
+        if bad:
+            path, reason = bad[0]
+            warnings.warn(
+                f"{self.name}: {len(bad)} of {of} shards cannot be read and are left out ({path}: {reason}); "
+                "`bad_shards` lists them.",
+                SkippedImagesWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """How many images come from each shard, in their order; nothing where they lie in files of their own."""
+        return _shard_sizes(self.files)
 
     def limit_bad(self, share: float) -> None:
         """From now on, refuse to go on with more unreadable images than this share of all.
+
+        Of shards one may be unreadable whatever its share, unless that is 0.
 
         Args:
             share: from 0 to 1.
@@ -202,6 +230,12 @@ class FileImages:
         """
         self.most_bad = share
         self._require_few_bad()
+        if len(self.bad_shards) > max(share * self.shards, float(share > 0)):
+            path, reason = self.bad_shards[0]
+            raise UnusableImagesError(
+                f"{self.name} must have at most {share:.3g} of its shards unreadable, got {len(self.bad_shards)} of "
+                f"{self.shards}, the first {path} ({reason}); mend them, or allow more with --max-bad-images."
+            )
 
     def fingerprint(self) -> str:
         """A hash of labels, classes, names and sizes of the files, and of the content of a thousand of them."""
@@ -300,6 +334,11 @@ def _sampled(file: Blob) -> bytes:
 def _piece(stream: BinaryIO, start: int, length: int) -> bytes:
     stream.seek(start)
     return stream.read(length)
+
+
+def _shard_sizes(files: Sequence[Blob]) -> tuple[int, ...]:
+    runs = groupby(files, lambda file: getattr(file, "shard", None))
+    return tuple(len(list(run)) for shard, run in runs if shard is not None)
 
 
 def _by_processes(files: Sequence[Blob]) -> bool:
