@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_matrix, require_number
+from flatclr.checks import require_count, require_matrix, require_number
 from flatclr.contrast.numerics import accumulation_type
+from flatclr.data.arrays import MOST_CLASSES
 from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
 from flatclr.evaluation.logistic import Problem, loss_of
@@ -119,7 +120,7 @@ def fit_linear(features: Tensor, labels: Tensor, *, classes: int, l2: float) -> 
     _require_problem(features, labels, classes)
     require_number("l2", l2, above=0)
     features = features.to(accumulation_type(features))
-    scaling = Scaling.of(features)
+    scaling, l2 = Scaling.of(features), float(l2)
     problem = Problem.of(scaling(features), loss_of(labels))
     fit = problem.solve(l2, problem.start(classes))
     return LinearClassifier(fit.weights_DC, scaling, l2, fit.iterations, fit.converged)
@@ -204,6 +205,7 @@ def _rarest_class(targets_NC: Tensor) -> Tensor:
 
 def _require_problem(features: Tensor, labels: Tensor, classes: int) -> None:
     require_matrix("features", features)
+    require_count("classes", classes, at_least=0, at_most=MOST_CLASSES, advice="pass how many the labels have.")
     if len(labels) != len(features):
         raise ValueError(f"labels must be one per row of features, got {len(labels)} for {len(features)}; align them.")
     if classes < 2 and labels.dim() == 1:
