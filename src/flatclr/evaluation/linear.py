@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_count, require_matrix, require_number
+from flatclr.checks import require_class_numbers, require_count, require_dense, require_matrix, require_number
 from flatclr.contrast.numerics import accumulation_type
 from flatclr.data.arrays import MOST_CLASSES
 from flatclr.data.loading import seeded_generator
@@ -206,7 +206,20 @@ def _rarest_class(targets_NC: Tensor) -> Tensor:
 def _require_problem(features: Tensor, labels: Tensor, classes: int) -> None:
     require_matrix("features", features)
     require_count("classes", classes, at_least=0, at_most=MOST_CLASSES, advice="pass how many the labels have.")
-    if len(labels) != len(features):
-        raise ValueError(f"labels must be one per row of features, got {len(labels)} for {len(features)}; align them.")
+    if isinstance(labels, Tensor) and labels.dim() == 2:
+        _require_table(labels, len(features), classes)
+    else:
+        require_class_numbers("labels", labels, len(features))
+        if int(labels.max()) >= max(classes, 2):
+            raise ValueError(f"labels must be below classes = {classes}, got {int(labels.max())}; count all classes.")
     if classes < 2 and labels.dim() == 1:
         raise ValueError(f"a linear classifier must have at least 2 classes, got {classes}; label the data.")
+
+
+def _require_table(labels: Tensor, rows: int, classes: int) -> None:
+    require_dense("labels", labels)
+    if labels.dtype != torch.bool or labels.shape != (rows, classes):
+        raise ValueError(
+            f"labels of several classes must be bool [{rows}, {classes}], got {labels.dtype} {list(labels.shape)}; "
+            "give every row a yes or no for each class."
+        )
