@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from flatclr.distributed import Ranks
 from flatclr.training import Evaluated, Event
 from flatclr.training.build import build
 from flatclr.training.loop import Loop
@@ -52,6 +54,13 @@ def test_a_loop_saves_when_the_minutes_are_over(tmp_path: Path) -> None:
     record = Remembered()
     Loop(build(config(tmp_path, 3, checkpoint_every=100, checkpoint_minutes=1e-9)), record).run()
     assert record.saved == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("processes", "said"), [(1, False), (2, False), (4, True)])
+def test_what_is_no_longer_bit_identical_on_many_processes_is_said(processes: int, said: bool, tmp_path: Path) -> None:
+    parts = replace(build(config(tmp_path, 6)), ranks=Ranks(0, processes))
+    heard = restore(parts, state_of(parts, 4), tmp_path)
+    assert [("agree to rounding only" in line, "4 processes" in line) for line in heard] == [(True, True)] * said
 
 
 def test_a_loop_goes_on_where_a_state_was_taken(tmp_path: Path) -> None:

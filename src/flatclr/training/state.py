@@ -21,6 +21,10 @@ class Start(NamedTuple):
 
 
 FIRST = Start()
+IN_ANOTHER_ORDER = (
+    "weights agree to rounding only with those of a run without a break: at its first step DistributedDataParallel "
+    "adds up the gradients of {} processes in another order than later."
+)
 
 
 def state_of(parts: Parts, step: int, *, owes_evaluation: bool = False) -> dict[str, Any]:
@@ -65,7 +69,7 @@ def _other_processes(parts: Parts, then: Any) -> list[str]:
     """What another number of processes changes: not the batches, but the order of sums."""
     now, batch_size = parts.ranks.size, parts.config.batch_size
     if then in (None, now):
-        return []
+        return [] if now <= 2 else [IN_ANOTHER_ORDER.format(now)]
     said = (
         f"the run goes on on {now} processes instead of {then}: the global batch and its order stay the same, but sums "
         "are taken in another order, so weights agree to rounding only"

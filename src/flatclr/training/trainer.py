@@ -97,9 +97,9 @@ def train(
 ) -> RunResult:
     """Train an encoder without labels, and write a run directory.
 
-    A run that was stopped goes on from its last checkpoint, on a CPU to the same weights bit for bit. Several processes
-    share a batch where `flatclr.training.process_group()` finds them: a process group that is there is adopted, and
-    under torchrun or srun one is made for the time of the run.
+    A run that was stopped goes on from its last checkpoint, on a CPU with one or two processes to the same weights bit
+    for bit. Several processes share a batch where `flatclr.training.process_group()` finds them: a process group that
+    is there is adopted, and under torchrun or srun one is made for the time of the run.
 
     Args:
         config: every setting of the run; with `resume`, that of the run counts instead.

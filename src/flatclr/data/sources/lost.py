@@ -28,8 +28,9 @@ def tried_again(wrong: Mapping[int, str], read: Callable[[list[int]], Mapping[in
         if not lost:
             break
         time.sleep(pause)  # a network file system may come back
-        again = read(lost)
-        still = {number: reason for number, reason in still.items() if number not in lost} | dict(again)
+        for number in lost:
+            del still[number]
+        still |= read(lost)
     return still
 
 
