@@ -202,8 +202,8 @@ def test_recalibration_changes_what_is_saved_and_evaluated_but_not_what_is_train
         ({"size_schedule": [[0, 16], [0, 24]]}, r"size_schedule must begin at epoch 0 and go on in order of time"),
         ({"size_schedule": [["now", 16]]}, r"an epoch must be a finite number, got 'now'"),
         (
-            {"size_schedule": [[0, 16], [2, [[2, 24], [6, 16]]]], "views_per_image": 4},
-            r"views_per_image must be the 8 that size_schedule counts, got 4; leave it out",
+            {"size_schedule": [[0, [[2, 20], [1, 16]]], [2, [[2, 24], [6, 16]]]], "views_per_image": 4},
+            r"views_per_image must be a number of views that size_schedule has, 3 or 8, got 4; leave it out",
         ),
         ({"size_schedule": []}, r"size_schedule must be \[\[epoch, pixels\], ...\], got \[\]"),
         (
@@ -216,6 +216,11 @@ def test_recalibration_changes_what_is_saved_and_evaluated_but_not_what_is_train
 def test_views_that_cannot_be_are_refused_with_the_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         TrainConfig(**settings)
+
+
+def test_a_schedule_may_count_the_views_of_some_epochs_and_leave_others_to_the_setting() -> None:
+    plan = TrainConfig(size_schedule=[[0, 16], [2, [[2, 20]]]], views_per_image=4).view_plan
+    assert [sum(group.count for group in groups) for _, groups in plan] == [4, 2]
 
 
 @pytest.mark.parametrize("settings", [{"view_size": 40}, {"view_sizes": [[2, 28], [2, 29]]}], ids=str)

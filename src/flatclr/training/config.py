@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -315,12 +315,12 @@ class TrainConfig:
                     f"views_per_image must be the {counted} of view_sizes, got {self.views_per_image}; leave it out."
                 )
             object.__setattr__(self, "views_per_image", counted)
-        for _, groups in self.view_plan if self.size_schedule is not None else ():
-            if self.views_per_image not in (FEWEST_VIEWS, views_in(groups)):
-                raise ValueError(
-                    f"views_per_image must be the {views_in(groups)} that size_schedule counts, got "
-                    f"{self.views_per_image}; leave it out."
-                )
+        counts = {views_in(groups) for _, groups in self.view_plan}
+        if self.size_schedule is not None and self.views_per_image not in (FEWEST_VIEWS, *counts):
+            raise ValueError(
+                f"views_per_image must be a number of views that size_schedule has, {_either(counts)}, got "
+                f"{self.views_per_image}; leave it out, or give a size for all views."
+            )
 
     def _require_keys_without_gradient(self) -> None:
         if self.momentum is not None and self.pairing != "one_way":
@@ -424,6 +424,10 @@ class TrainConfig:
         elif "views_per_image" in settings:
             settings.setdefault("view_sizes", None)
         return replace(self, **settings)
+
+
+def _either(numbers: Collection[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def describe_settings() -> list[Setting]:
