@@ -2,9 +2,9 @@
 
 python -m scripts.soak [--minutes 30] [--seed 0] [--record]
 
-Two things are soaked. One run is killed, terminated, filled up, robbed of its images and damaged, again and again, and
-goes on each time by the same command; when it ends its weights are compared with those of an undisturbed run. Another
-goes on for the same time undisturbed while its memory and file handles are counted.
+Two things are soaked. One run after another is killed, terminated, filled up, robbed of its images and damaged, again
+and again, and goes on each time by the same command; when it ends its weights are compared with those of an undisturbed
+run. Another goes on for the same time undisturbed while its memory and file handles are counted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,14 +77,30 @@ class Faults:
 
     def __init__(self, folder: Path, steps: int, seed: int) -> None:
         self.folder, self.steps, self.random = folder, steps, random.Random(seed)
-        self.run, self.count = folder / "run", Counter[str]()
+        self.runs, self.count = 1, Counter[str]()
         self.kinds: dict[str, Callable[[], None]] = {
             "kill": lambda: self._signalled(signal.SIGKILL),
             "terminate": lambda: self._signalled(signal.SIGTERM),
             "full disk": self._full_disk,
             "images gone": self._images_gone,
             "damaged checkpoint": self._damaged_checkpoint,
+            "damaged settings": lambda: self._refused(self.run / "config.yaml"),
+            "damaged image": lambda: self._refused(self.random.choice(sorted((self.folder / "images").iterdir()))),
         }
+
+    @property
+    def run(self) -> Path:
+        return self.folder / f"run-{self.runs}"
+
+    @property
+    def step(self) -> int:
+        """The run's last checkpoint."""
+        return max(steps_in(self.run / "checkpoint"), default=0)
+
+    def begin_another(self) -> None:
+        """In a folder of its own, with the same settings."""
+        shutil.rmtree(self.run)
+        self.runs += 1
 
     def inject(self) -> None:
         """One of them, and whatever is needed so that the run can go on."""
@@ -98,14 +115,14 @@ class Faults:
         assert process.returncode == 0, said
 
     def _start(self, **options: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", WORKER, str(self.folder), str(self.steps), "run"]
+        command = [sys.executable, "-c", WORKER, str(self.folder), str(self.steps), self.run.name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **options)
 
     def _progressed(self, process: subprocess.Popen[str]) -> None:
         """Until it has come a bit further, or has ended."""
-        before = max(steps_in(self.run / "checkpoint"), default=0)
-        while process.poll() is None and max(steps_in(self.run / "checkpoint"), default=0) <= before:
+        before = self.step
+        while process.poll() is None and self.step <= before:
             time.sleep(0.02)
         time.sleep(self.random.uniform(0, 0.3))
 
@@ -121,7 +138,7 @@ class Faults:
         largest = self.random.randrange(1, 20_000)
         process = self._start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)))
         _, said = process.communicate()
-        assert process.returncode != 0 or max(steps_in(self.run / "checkpoint"), default=0) >= self.steps, said
+        assert process.returncode != 0 or self.step >= self.steps, said
 
     def _images_gone(self) -> None:
         process = self._start()
@@ -137,10 +154,24 @@ class Faults:
     def _damaged_checkpoint(self) -> None:
         there = sorted((self.run / "checkpoint").glob("step-*"))
         if len(there) >= 4:  # of two, the newer
-            victim = self.random.choice(there[-2:])
-            content = bytearray(victim.read_bytes())
-            content[self.random.randrange(len(content))] ^= 1 << self.random.randrange(8)
-            victim.write_bytes(content)
+            self._flip_a_bit(self.random.choice(there[-2:]))
+
+    def _refused(self, victim: Path) -> None:
+        """Other settings, or other data, than the run began with must not be trained with."""
+        if not self.step:
+            return  # a run without a checkpoint begins again with what is there
+        before, whole = self.step, victim.read_bytes()
+        self._flip_a_bit(victim, len(whole) // 2)  # at the end of the settings stands their checksum
+        process = self._start()
+        _, said = process.communicate()
+        victim.write_bytes(whole)
+        assert process.returncode != 0, f"{victim} was damaged and is used"
+        assert self.step == before, said
+
+    def _flip_a_bit(self, victim: Path, within: int | None = None) -> None:
+        content = bytearray(victim.read_bytes())
+        content[self.random.randrange(within or len(content))] ^= 1 << self.random.randrange(8)
+        victim.write_bytes(content)
 
 
 def soak(folder: Path, *, minutes: float, seed: int, steps: int) -> dict[str, Any]:
@@ -151,10 +182,18 @@ def soak(folder: Path, *, minutes: float, seed: int, steps: int) -> dict[str, An
     faults, ends = Faults(folder, steps, seed), time.monotonic() + 30 * minutes
     while time.monotonic() < ends:
         faults.inject()
+        if faults.step >= steps:
+            _require_same_weights(whole, faults)
+            faults.begin_another()
+    _require_same_weights(whole, faults)
+    outcome = {"runs": faults.runs, **faults.count, "weights": "identical"}
+    return {"seed": seed, "minutes": minutes, **outcome, **_growth(folder, 30 * minutes)}
+
+
+def _require_same_weights(whole: Path, faults: Faults) -> None:
     faults.finish()
     want, got = (load_checkpoint(run / "checkpoint").state["train_step"]["network"] for run in (whole, faults.run))
     assert all(torch.equal(want[name], got[name]) for name in want), "faults changed the weights"
-    return {"seed": seed, "minutes": minutes, **faults.count, "weights": "identical", **_growth(folder, 30 * minutes)}
 
 
 def write_images(folder: Path, seed: int) -> None:

@@ -145,6 +145,26 @@ def test_ten_ddp_steps_follow_the_one_process_trajectory(one: dict[str, Any], ra
         torch.testing.assert_close(rank["ddp"], one["ddp"], **CLOSE)
 
 
+@pytest.mark.parametrize("quantity", ["gradients", "losses", "weights"])
+def test_a_sharded_encoder_follows_the_one_process_trajectory(
+    quantity: str, one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    for rank in ranks:
+        for name, want in one["sharded"].items():
+            assert want[quantity]
+            torch.testing.assert_close(
+                rank["sharded"][name][quantity], want[quantity], **CLOSE, msg=f"{name}: {{}}".format
+            )
+
+
+def test_a_sharded_encoder_is_saved_whole_or_not_at_all(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert (
+            "an encoder must be whole to be saved, got 'layer1.linear.weight' sharded over processes"
+            in rank["sharded_files"]
+        )
+
+
 def test_a_shared_queue_gets_the_one_process_gradient(one: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         torch.testing.assert_close(rank["queue"], one["queue"], **CLOSE)

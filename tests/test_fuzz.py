@@ -1,6 +1,6 @@
 """Whatever a public function is called with: a finite result or one clear error of the package, in no time.
 
-A few hundred calls here, ten thousand in `make test-slow`.
+Some hundred calls here, more than ten thousand in `make test-slow`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import flatclr
-from flatclr import diagnostics
-from flatclr.data import BatchPlan, PairedArrays, ResidentImages, open_dataset
+from flatclr import diagnostics, evaluation, models, optim
+from flatclr.data import (
+    BatchPlan,
+    PairedArrays,
+    ResidentImages,
+    draw_views,
+    open_dataset,
+    seeded_generator,
+    simclr_cifar_views,
+    views,
+)
+from flatclr.mi import limits
 from flatclr.mi.fit import FitSettings
 from flatclr.objectives import OBJECTIVES
 from flatclr.training.config import TrainConfig, describe_settings
@@ -80,7 +91,68 @@ def test_contrast_stats_have_an_outcome(batch: Any, options: Any, beta: Any) -> 
     require_an_outcome(call, views, brought, beta, 0.0 if options.get("normalize", True) is True else math.nan)
 
 
+VIEWS = simclr_cifar_views()
+PHI = flatclr.Phi("tanh", torch.tanh, lambda s: 1 - torch.tanh(s).square())
+
+
+def drawn(samples: Any = 2, height: Any = 8) -> Any:
+    return draw_views(VIEWS, samples, height=height, width=8, generator=torch.Generator().manual_seed(0))
+
+
+def four() -> torch.Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+
+
+def dark() -> torch.Tensor:
+    return torch.zeros(2, 3, 8, 8)
+
+
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "pairwise_mean": lambda x, y: flatclr.pairwise_mean(x, y, phi=PHI),
+    "pairwise_mean at a scale": lambda x, y: flatclr.pairwise_mean(four(), four(), phi=PHI, inverse_temperature=x),
+    "pairwise_mean of a phi": lambda x, y: flatclr.pairwise_mean(four(), four(), phi=x),
+    "matryoshka": lambda x, _: flatclr.Matryoshka(flatclr.InfoNCE(), x)(four(), four()),
+    "saturation": lambda x, _: diagnostics.saturation(x),
+    "gradient_snr_floor": lambda x, _: diagnostics.gradient_snr_floor(x),
+    "adjust_brightness": views.adjust_brightness,
+    "adjust_contrast": views.adjust_contrast,
+    "adjust_hue": views.adjust_hue,
+    "adjust_saturation": views.adjust_saturation,
+    "to_grayscale": views.to_grayscale,
+    "horizontal_flip": views.horizontal_flip,
+    "luminance": lambda x, _: views.luminance(x),
+    "solarize": lambda x, y: views.solarize(x, y, 0.5),
+    "solarize from": lambda x, _: views.solarize(dark(), torch.tensor([True, False]), x),
+    "normalize": lambda x, _: views.normalize(x, (0.5,), (0.5,)),
+    "normalize by": lambda x, y: views.normalize(dark(), x, y),
+    "gaussian_blur": lambda x, y: views.gaussian_blur(x, y, 3),
+    "gaussian_blur of": lambda x, _: views.gaussian_blur(dark(), torch.ones(2), x),
+    "resized_crop": lambda x, y: views.resized_crop(x, y, 4),
+    "resized_crop to": lambda x, _: views.resized_crop(dark(), torch.tensor([[0.0, 0.0, 4.0, 4.0]] * 2), x),
+    "draw_views": lambda x, y: drawn(x, y).values_NP,
+    "draw_uniforms": lambda x, _: views.draw_uniforms(x, torch.Generator().manual_seed(0)),
+    "apply_views": lambda x, y: views.apply_views(x, drawn(), VIEWS, size=y),
+    "gathered_views": lambda x, y: views.gathered_views(dark().to(torch.uint8), x, drawn(), VIEWS, size=y),
+    "views_for": lambda x, _: views.views_for(x),
+    "crops_and_flips": lambda x, y: views.crops_and_flips(x, mean=y, std=y),
+    "seeded_generator": lambda x, y: seeded_generator(x, y),
+    "knn_accuracy": lambda x, y: evaluation.knn_accuracy(x, y, x, y, k=2),
+    "knn_predict": lambda x, y: evaluation.knn_predict(four(), torch.arange(4), four(), k=x, temperature=y),
+    "retrieve": lambda x, y: evaluation.retrieve(x, y, ranks=(1,)),
+    "fit_linear": lambda x, y: evaluation.fit_linear(x, y, classes=3, l2=1.0),
+    "fit_linear of": lambda x, y: evaluation.fit_linear(four(), torch.arange(4) % 2, classes=x, l2=y),
+    "pool_mi_nats": lambda x, y: evaluation.pool_mi_nats(x, y, beta=2.0),
+    "build_encoder": lambda x, y: models.build_encoder("mlp", channels=x, image_size=y, width=4),
+    "build_encoder of": lambda x, y: models.build_encoder("cnn", channels=1, image_size=8, width=x, norm=y),
+    "build_head": lambda x, y: models.build_head(x, d_out=y),
+    "build_head of": lambda x, y: models.build_head(4, d_hidden=x, layers=y),
+    "Normalisation": lambda x, y: models.Normalisation(x, y)(dark()),
+    "warmup_cosine": lambda x, y: optim.warmup_cosine(x, total_steps=y, warmup_steps=1),
+    "warmup_cosine to": lambda x, y: optim.warmup_cosine(3, total_steps=5, warmup_steps=x, final=y),
+    "scaled_learning_rate": lambda x, y: optim.scaled_learning_rate(x, y),
+    "info_nce_ceiling_nats": lambda x, _: limits.info_nce_ceiling_nats(x),
+    "distribution_free_nats": lambda x, _: limits.distribution_free_nats(x),
+    "dv_bias_nats": lambda x, y: limits.dv_bias_nats(x, y),
     "alignment": diagnostics.alignment,
     "uniformity": lambda x, _: diagnostics.uniformity(x),
     "effective_rank": lambda x, _: diagnostics.effective_rank(x),
@@ -98,7 +170,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@fuzzed(120, 3000)
+@fuzzed(250, 6000)
 @given(st.sampled_from(sorted(FUNCTIONS)), st.one_of(tensors(), ODD, NUMBERS), st.one_of(tensors(), ODD, NUMBERS))
 def test_other_public_functions_have_an_outcome(name: str, x: Any, y: Any) -> None:
     require_an_outcome(lambda: FUNCTIONS[name](x, y), x, y)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LARGEST_COUNT = 2**63 - 1  # that a size of a tensor can be
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -89,12 +90,14 @@ def require_count(name: str, value: Any, *, at_least: int = 1, at_most: int | No
         raise TypeError(f"{expected}, got {shown(value)}; {advice}")
     if value < at_least or (at_most is not None and value > at_most):
         raise ValueError(f"{expected}, got {value}; {advice}")
+    if value > LARGEST_COUNT:
+        raise ValueError(f"{expected} and of 64 bits, got {shown(value)}; {advice}")
 
 
 def require_switch(name: str, value: Any) -> None:
     """Refuse anything but True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}; pass a bool.")
+        raise TypeError(f"{name} must be True or False, got {shown(value)}; pass a bool.")
 
 
 def require_rising_counts(name: str, value: Any) -> None:
@@ -105,7 +108,7 @@ def require_rising_counts(name: str, value: Any) -> None:
     ValueError: dims must be whole numbers in rising order, got [64, 32]; say [32, 64].
     """
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        raise TypeError(f"{name} must be whole numbers in rising order, got {value!r}; say [32, 64, 128].")
+        raise TypeError(f"{name} must be whole numbers in rising order, got {shown(value)}; say [32, 64, 128].")
     for count in value:
         require_count(name, count, advice="say [32, 64, 128].")
     if list(value) != sorted(set(value)):
@@ -144,6 +147,16 @@ def require_dense(name: str, value: Tensor) -> None:
     """Refuse a tensor that stores its values in another way than one after another."""
     if value.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got {value.layout}; call .to_dense() on it.")
+
+
+def require_class_numbers(name: str, value: Any, rows: int) -> None:
+    """Refuse anything but one whole number from 0 up for each of so many rows."""
+    if not isinstance(value, Tensor) or value.shape != (rows,) or value.is_floating_point() or value.is_complex():
+        got = f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} must be {rows} class numbers, one per row, got {got}; pass a tensor of integers.")
+    require_dense(name, value)
+    if rows and int(value.min()) < 0:
+        raise ValueError(f"{name} must be class numbers from 0 up, got {int(value.min())}; leave out unlabelled rows.")
 
 
 def view_names(count: int) -> tuple[str, ...]:

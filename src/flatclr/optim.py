@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from flatclr.checks import require_count, require_number, require_one_of
+from flatclr.checks import require_count, require_number, require_one_of, shown
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
@@ -186,7 +186,7 @@ def warmup_cosine(step: int, *, total_steps: int, warmup_steps: int, final: floa
     require_not_negative("final", final)
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name} must be a whole number >= 0, got {value!r}; count optimizer steps from 0.")
+            raise ValueError(f"{name} must be a whole number >= 0, got {shown(value)}; count optimizer steps from 0.")
     if warmup_steps > total_steps:
         raise ValueError(
             f"warmup_steps must be <= total_steps = {total_steps}, got {warmup_steps}; train longer or warm up less."

@@ -126,7 +126,11 @@ def test_every_class_is_in_both_parts_of_the_split() -> None:
 @pytest.mark.parametrize(
     ("labels", "classes", "message"),
     [
-        (torch.zeros(3, dtype=torch.long), 2, "labels must be one per row of features, got 3 for 4; align them"),
+        (
+            torch.zeros(3, dtype=torch.long),
+            2,
+            r"labels must be 4 class numbers, one per row, got torch.int64 of shape \[3\]",
+        ),
         (torch.zeros(4, dtype=torch.long), 1, "must have at least 2 classes, got 1; label the data"),
     ],
 )

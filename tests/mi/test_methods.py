@@ -139,7 +139,10 @@ def public_functions(module: ModuleType) -> list[str]:
     found = [
         name for name in names if inspect.isfunction(getattr(module, name)) or inspect.isclass(getattr(module, name))
     ]
-    return [f"{module.__name__}.{name}" for name in found if getattr(module, name).__module__.startswith("flatclr")]
+    homes = {name: getattr(module, name).__module__ for name in found}
+    return [
+        f"{module.__name__}.{n}" for n, home in homes.items() if home.startswith("flatclr") and home != "flatclr.checks"
+    ]
 
 
 PUBLIC = [

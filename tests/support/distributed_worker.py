@@ -11,6 +11,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,10 @@ import torch
 import torch._dynamo  # by DistributedDataParallel, in every rank
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import flatclr
 from flatclr import Objective
@@ -373,6 +378,61 @@ def ddp_trajectory(batch: Batch, rank: int, world: int) -> Tensor:
     return torch.cat([p.detach().flatten() for p in parameters])
 
 
+def sharded_trajectory(rank: int, world: int) -> dict[str, Any]:
+    """Five steps of an encoder under fully_shard, by objective: first gradients, losses, last weights, all unsharded."""
+    followed = {}
+    for name, objective in {
+        "flatnce": flatclr.FlatNCE(0.2, gather=True),
+        "controlled": flatclr.FlatNCE(flatclr.EssControl(target=0.5), gather=True),
+        "learned": flatclr.InfoNCE(0.3, learn_temperature=True, gather=True).double(),
+    }.items():
+        torch.manual_seed(0)
+        layers = nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 3)  # 3 rows: not as many for every rank
+        encoder = nn.Sequential(*layers).double()
+        if world > 1:
+            for layer in (layers[0], layers[2], encoder):
+                fully_shard(layer, mesh=init_device_mesh("cpu", (world,)))
+        parameters = [*encoder.parameters(), *objective.parameters()]
+        optimizer = torch.optim.AdamW(parameters, lr=0.05)
+        views = [own_slice(z, rank, world) for z in three_views()]
+        losses, gradients = [], []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = objective(*encoder(torch.cat(views)).chunk(3))
+            loss.backward()
+            gradients = gradients or [_whole(p.grad) for p in parameters if p.grad is not None]
+            nn.utils.clip_grad_norm_(encoder.parameters(), 0.5)
+            optimizer.step()
+            losses.append(loss.detach())
+        weights = [_whole(p.detach()) for p in parameters]
+        followed[name] = {"losses": losses, "gradients": gradients, "weights": weights}
+    return followed
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+
+
+def sharded_encoder_files(world: int) -> str:
+    """What is said where a sharded encoder is to be saved; of its full state, what is loaded again."""
+    torch.manual_seed(0)
+    encoder, whole = (flatclr.models.build_encoder("mlp", channels=1, image_size=4, width=8) for _ in range(2))
+    want = [p.detach().clone() for p in encoder.parameters()]
+    fully_shard(encoder, mesh=init_device_mesh("cpu", (world,)))
+    said = ""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            flatclr.models.save_encoder(folder, encoder, description={})
+        except ValueError as error:
+            said = str(error)
+        assert not list(Path(folder).iterdir())
+        whole.load_state_dict(get_model_state_dict(encoder, options=StateDictOptions(full_state_dict=True)))
+        flatclr.models.save_encoder(folder, whole, description={})
+        loaded = flatclr.load_encoder(folder)
+        assert all(torch.equal(p, q) for p, q in zip(loaded.parameters(), want, strict=True))
+    return said
+
+
 def refusals(rank: int) -> dict[str, str]:
     """What a rank is told when ranks differ."""
     first = rank == 0
@@ -458,6 +518,8 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "steps": {name: step(b, copy.deepcopy(o), q, rank, world) for name, b, o, q in runs(world)},
         "local": local_losses(batch, rank, world),
         "ddp": ddp_trajectory(batch, rank, world),
+        "sharded": sharded_trajectory(rank, world),
+        "sharded_files": sharded_encoder_files(world) if world > 1 else "",
         "queue": queue_gradient(batch, rank, world),
         "different": different_losses(batch, rank, world),
         "related": {name: related_step(objective, said, rank, world) for name, objective, said in related_runs()},

@@ -1,7 +1,7 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
 python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch-too] [--sogclr-too]
-    [--views-too] [--signals] [--pids]
+    [--shards-too] [--views-too] [--signals] [--pids] [--calm]
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from flatclr.training.trainer import train
 SEVERAL_SIZES: dict[str, object] = {  # of 1,250 steps in an epoch, the first four see other views than the rest
     "size_schedule": [[0, [[2, 20], [1, 16]]], [4 / 1250, [[1, 24], [3, 12]]]]
 }
+
+CALM: dict[str, object] = {"temperature": 0.5, "optimizer": "sgd", "learning_rate": 0.01}  # rounding does not grow
+BY_SHARDS: dict[str, object] = {"resident_gib": 0.0, "shards_at_once": 2, "eval_samples": 8, "workers": 1}
 
 
 def config(out: Path, steps: int, **settings: object) -> TrainConfig:
@@ -61,12 +64,16 @@ def main() -> None:
                 if "--pids" in sys.argv:
                     (out.parent / f"pid-{ranks.rank}").write_text(str(os.getpid()))
                 resume, auto_resume = out if "--resume" in sys.argv else None, "--auto-resume" in sys.argv
-                found = train(config(out, steps), resume=resume, auto_resume=auto_resume, stop=stop)
+                settings = CALM if "--calm" in sys.argv else {}
+                found = train(config(out, steps, **settings), resume=resume, auto_resume=auto_resume, stop=stop)
                 sys.stdout.write(f"{found.path}\n")
                 if "--micro-batch-too" in sys.argv:
                     train(config(out.with_name("micro"), steps, micro_batch=2))
                 if "--sogclr-too" in sys.argv:
                     train(config(out.with_name("sogclr"), 6, objective="sogclr", micro_batch=2))
+                if "--shards-too" in sys.argv:
+                    shards = {"data": out.parent / "shards", **BY_SHARDS}
+                    train(config(out.with_name("by-shards"), 14, micro_batch=2, **shards))
                 if "--views-too" in sys.argv:
                     train(config(out.with_name("views"), 6, micro_batch=2, **SEVERAL_SIZES))
         except TrainingInterruptedError:

@@ -175,7 +175,7 @@ def test_under_torchrun_a_killed_process_ends_all_and_the_same_command_goes_on(s
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def start(out: str) -> subprocess.Popen[str]:
-        command = [*worker, str(tmp_path / out), "200", "--auto-resume", "--pids"]
+        command = [*worker, str(tmp_path / out), "200", "--auto-resume", "--pids", "--calm"]
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
     launched = start("run")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from flatclr.distributed import Ranks
 from flatclr.training import Evaluated, Event
 from flatclr.training.build import build
 from flatclr.training.loop import Loop
-from flatclr.training.state import restore, state_of
+from flatclr.training.state import Start, restore, state_of
 from tests.support.training_worker import config
 
 
@@ -26,7 +28,7 @@ class Remembered:
     def tell(self, event: Event) -> None:
         self.events.append(event)
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, *, owes_evaluation: bool = False) -> None:
         self.saved.append(step)
 
 
@@ -54,17 +56,24 @@ def test_a_loop_saves_when_the_minutes_are_over(tmp_path: Path) -> None:
     assert record.saved == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("processes", "said"), [(1, False), (2, False), (4, True)])
+def test_what_is_no_longer_bit_identical_on_many_processes_is_said(processes: int, said: bool, tmp_path: Path) -> None:
+    parts = replace(build(config(tmp_path, 6)), ranks=Ranks(0, processes))
+    heard = restore(parts, state_of(parts, 4), tmp_path)
+    assert [("agree to rounding only" in line, "4 processes" in line) for line in heard] == [(True, True)] * said
+
+
 def test_a_loop_goes_on_where_a_state_was_taken(tmp_path: Path) -> None:
     whole, fresh = (build(config(tmp_path, 6)) for _ in range(2))
     states: dict[int, dict[str, Any]] = {}
 
     class Kept(Remembered):
-        def save(self, step: int) -> None:
+        def save(self, step: int, *, owes_evaluation: bool = False) -> None:
             states[step] = deepcopy(state_of(whole, step))
 
     Loop(whole, Kept()).run()
     assert restore(fresh, states[4], tmp_path) == []
-    Loop(fresh, Remembered(), step=4).run()
+    Loop(fresh, Remembered(), start=Start(4)).run()
     torch.testing.assert_close(
         fresh.train_step.network.state_dict(), whole.train_step.network.state_dict(), rtol=0, atol=0
     )

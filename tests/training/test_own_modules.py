@@ -83,6 +83,12 @@ def test_an_objective_of_ones_own_trains_and_resumes(tmp_path: Path) -> None:
     [
         ({"pairing": "one_way"}, {}, "must have pairing='one_way' as the config, got 'two_view'; make it with that"),
         ({"negatives_per_anchor": 3}, {}, "negatives_per_anchor must be left to your own objective, got 3; pass it"),
+        (
+            {"ess_per_anchor": True},
+            {},
+            r"left to your own objective, got True; make that with temperature=EssControl\(",
+        ),
+        ({"prefixes": [4]}, {}, r"prefixes must be left to your own objective, got \[4\]; wrap that in Matryoshka"),
         ({"objective_options": {"value": "paper"}}, {}, "objective_options must be left to your own objective"),
         ({"data": "pairs.npz", "encoder": "auto"}, {}, "must have pairing='cross' for paired data, got 'two_view'"),
         ({"data": "pairs.npz", "encoder": "auto"}, {"pairing": "cross"}, None),

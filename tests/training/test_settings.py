@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "size_schedule": ([[5, 16]], "must begin at epoch 0 and go on in order of time, got [[5, 16]]; say [[0, 16]"),
     "view_size": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "workers": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
+    "shards_at_once": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "resident_gib": (-1.0, "must be a finite number > -1e-12, got -1.0; pass 0 or more"),
     "max_bad_images": (1.5, "max_bad_images must be a finite number"),
     "encoder_options": (3, "must be named values, got 3"),

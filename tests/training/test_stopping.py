@@ -11,13 +11,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flatclr.checkpoint import load_checkpoint
+from flatclr.runs import RunDirectory
 from flatclr.training import StopRequest, TrainingInterruptedError
+from flatclr.training.build import Parts
 from flatclr.training.config import TrainConfig
 from flatclr.training.events import Event, Logged, Stopped
+from flatclr.training.instruments import evaluation_metrics
 from flatclr.training.stopping import RESUME_ME
 from flatclr.training.trainer import train
 from tests.support.training import assert_same
@@ -135,6 +139,34 @@ def test_an_evaluation_does_not_keep_a_signal_waiting(
             train(settings, stop=stop)
     assert train(TrainConfig(), resume=tmp_path / "run").steps == 8
     assert_same(network_of(tmp_path / "run"), network_of(whole))
+
+
+@pytest.mark.parametrize("step", [0, 4, 8])
+def test_an_evaluation_that_a_signal_cut_short_is_made_up(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(parts: Parts, at: int) -> dict[str, Any]:
+        if at == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        return evaluation_metrics(parts, at)
+
+    settings = config(tmp_path / "run", 8, eval_start=True, eval_every=4, checkpoint_every=100)
+    with monkeypatch.context() as patch:
+        patch.setattr("flatclr.training.loop.evaluation_metrics", endless)
+        for _ in range(2):  # also where the one that was to be made up is cut short again
+            stop = StopRequest()
+            with stop.on_signals(), pytest.raises(TrainingInterruptedError):
+                train(settings, auto_resume=True, stop=stop)
+    resumed = train(settings, auto_resume=True)
+    whole = train(config(tmp_path / "whole", 8, eval_start=True, eval_every=4))
+    rows = {
+        run: [row for row in RunDirectory(run).metrics() if row["kind"] == "evaluation"]
+        for run in (resumed.path, whole.path)
+    }
+    assert [row["step"] for row in rows[resumed.path]] == [0, 4, 8]
+    assert rows[resumed.path] == rows[whole.path]
+    assert resumed.metrics == whole.metrics
 
 
 def test_a_signal_before_the_first_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,8 +79,31 @@ def test_gradient_snr_is_that_of_its_definition(tmp_path: Path) -> None:
 def test_a_probed_gradient_is_the_one_training_would_use(tmp_path: Path) -> None:
     parts = build(config(tmp_path, 2))
     step, batch = next(parts.loader.steps(0, 1))
-    probed = parts.train_step.probe_gradient(batch, key=step)
+    probed = parts.train_step.probe_gradient(batch, step, parts.loader.own_indices(step))
     parts.train_step.backward(parts.train_step.inputs.draw(batch, step), len(batch[0]))
     gradient = parts.train_step.bare_network.last_layer.weight.grad
     assert gradient is not None
     torch.testing.assert_close(probed, gradient.flatten())
+
+
+@pytest.mark.parametrize("objective", ["sogclr", "isogclr"])
+def test_a_probed_gradient_uses_what_is_kept_of_its_samples(objective: str, tmp_path: Path) -> None:
+    parts = build(config(tmp_path, 4, objective=objective))
+    train_step = parts.train_step
+    for step, batch in parts.loader.steps(0, 2):
+        train_step(batch, step)
+    kept = {name: value.clone() for name, value in train_step.objective.state_dict().items()}
+    step, batch = next(parts.loader.steps(1, 2))  # samples that were seen
+    samples = parts.loader.own_indices(step)
+    probed = train_step.probe_gradient(batch, step, samples)
+    torch.testing.assert_close(train_step.objective.state_dict(), kept, rtol=0, atol=0)
+    train_step.objective.eval()  # a second visit reads what the first left, as the probe does
+    train_step.backward(train_step.inputs.draw(batch, step), len(batch[0]), samples)
+    gradient = train_step.bare_network.last_layer.weight.grad
+    assert gradient is not None
+    torch.testing.assert_close(probed, gradient.flatten())
+    train_step.backward(train_step.inputs.draw(batch, step), len(batch[0]))
+    other = train_step.bare_network.last_layer.weight.grad
+    assert other is not None
+    assert (probed - other.flatten()).norm() > 1e-3 * probed.norm()
+    assert gradient_snr(probed_gradients(train_step, parts.loader, step=1)) is not None

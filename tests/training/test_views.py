@@ -182,6 +182,8 @@ def test_recalibration_changes_what_is_saved_and_evaluated_but_not_what_is_train
     saved, trained = (flatclr.load_encoder(path).state_dict() for path in (result.path, plain.path))
     other = {name for name in saved if not torch.equal(saved[name], trained[name])}
     assert other == {name for name in saved if "running" in name}
+    assert_same(flatclr.load_network(result.path).encoder.state_dict(), saved)
+    assert_same(flatclr.load_network(plain.path).encoder.state_dict(), trained)
     again = train(TrainConfig(), resume=result.path)
     assert again.metrics["knn"] == result.metrics["knn"]
 
@@ -199,6 +201,10 @@ def test_recalibration_changes_what_is_saved_and_evaluated_but_not_what_is_train
         ({"view_sizes": "2x24"}, r"view_sizes must be \[\[views, pixels\], ...\], got '2x24'"),
         ({"size_schedule": [[0, 16], [0, 24]]}, r"size_schedule must begin at epoch 0 and go on in order of time"),
         ({"size_schedule": [["now", 16]]}, r"an epoch must be a finite number, got 'now'"),
+        (
+            {"size_schedule": [[0, [[2, 20], [1, 16]]], [2, [[2, 24], [6, 16]]]], "views_per_image": 4},
+            r"views_per_image must be a number of views that size_schedule has, 3 or 8, got 4; leave it out",
+        ),
         ({"size_schedule": []}, r"size_schedule must be \[\[epoch, pixels\], ...\], got \[\]"),
         (
             {"momentum": 0.9, "pairing": "one_way", "views_per_image": 3},
@@ -210,6 +216,11 @@ def test_recalibration_changes_what_is_saved_and_evaluated_but_not_what_is_train
 def test_views_that_cannot_be_are_refused_with_the_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         TrainConfig(**settings)
+
+
+def test_a_schedule_may_count_the_views_of_some_epochs_and_leave_others_to_the_setting() -> None:
+    plan = TrainConfig(size_schedule=[[0, 16], [2, [[2, 20]]]], views_per_image=4).view_plan
+    assert [sum(group.count for group in groups) for _, groups in plan] == [4, 2]
 
 
 @pytest.mark.parametrize("settings", [{"view_size": 40}, {"view_sizes": [[2, 28], [2, 29]]}], ids=str)
@@ -247,6 +258,20 @@ def test_an_objective_of_two_views_is_asked_before_any_work(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=message):
         built(tmp_path, OfTwo(gather=True), views_per_image=3, ess_target=None)
     built(tmp_path, OfTwo(gather=True), ess_target=None)
+
+
+def test_what_an_objective_has_against_two_views_is_said_before_any_work(tmp_path: Path) -> None:
+    class OfThree(flatclr.InfoNCE):
+        def loss(self, pairs: Any, inverse_temperature: Any) -> Any:
+            raise ValueError(f"three views must be given, got {len(pairs.views)}; pass three.")
+
+    with pytest.raises(ValueError, match=r"^three views must be given, got 2; pass three\.$"):
+        built(tmp_path, OfThree(gather=True), ess_target=None)
+
+
+def test_a_target_is_compared_with_the_batch_where_embeddings_are_checked(tmp_path: Path) -> None:
+    parts = built(tmp_path, objective_options={"check_embeddings": True}, ess_target=0.5)
+    assert parts.train_step.negatives(2, 8, 16) == 14
 
 
 def test_asking_the_objective_changes_nothing(tmp_path: Path) -> None:

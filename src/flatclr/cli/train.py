@@ -31,7 +31,10 @@ def train_command(
     ] = None,
     resume: Annotated[
         str | None,
-        Option(help="Go on with the run in this directory, with its own settings.", rich_help_panel=START),
+        Option(
+            help="Go on with the run in this directory, with its own settings; --max-bad-images alone may be another.",
+            rich_help_panel=START,
+        ),
     ] = None,
     auto_resume: Annotated[
         bool,
@@ -110,6 +113,7 @@ def train_command(
             raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
     if resume == "":
         raise ValueError("--resume must name a run directory, got ''; pass one, or leave it out.")
+    allowed = given.pop("max_bad_images", None) if resume is not None else None
     if resume is not None and given:
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
@@ -125,7 +129,14 @@ def train_command(
             JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display,
         ):
             rank = ranks.rank
-            result = train(config, resume=resume, auto_resume=auto_resume, on_event=[display], stop=stop)
+            result = train(
+                config,
+                resume=resume,
+                auto_resume=auto_resume,
+                max_bad_images=allowed,
+                on_event=[display],
+                stop=stop,
+            )
             if rank == 0:
                 display.report(write_report(result.path))
     except TrainingInterruptedError:

@@ -8,6 +8,7 @@ tenth of a second, and the program that started it needs no `if __name__ == "__m
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -33,6 +34,7 @@ MOST_THREADS = 2
 NICENESS = 10  # of decoding processes: where all cores are busy, the step that waits for the host comes first
 PIPE_BYTES = 2**20
 SIXTEEN_BITS_AS_I = ("PNG", "PPM")  # formats whose images of mode I are those of 16 bits
+NO_FILE = "a pipe, a socket, a device or a folder, and no file"
 UNREACHABLE = "not reached: "  # how a reason begins where the system, not the image, is the problem
 
 
@@ -53,10 +55,15 @@ class Place(NamedTuple):
 
 def _open_regular(path: str, flags: int) -> int:
     """As os.open; a pipe, a socket or a device is refused, where reading could wait for ever."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    try:
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP):  # what a socket answers
+            raise ValueError(NO_FILE) from None
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ValueError("a pipe, a socket, a device or a folder, and no file")
+        raise ValueError(NO_FILE)
     return descriptor
 
 
@@ -79,10 +86,15 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
             square = square.resize((size, size), Image.Resampling.BILINEAR)
         out_CSS[:] = np.asarray(square).reshape(size, size, channels).transpose(2, 0, 1)
     except Exception as error:  # decoders fail in many ways on damaged files
-        if isinstance(error, OSError) and error.errno is not None:
-            return f"{UNREACHABLE}{os.strerror(error.errno)}"
-        return reason_of(error)
+        return what_is_wrong(error)
     return None
+
+
+def what_is_wrong(error: Exception) -> str:
+    """With an image that could not be read, or with the way to it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{UNREACHABLE}{os.strerror(error.errno)}"
+    return reason_of(error)
 
 
 def reason_of(error: BaseException) -> str:

@@ -56,9 +56,12 @@ class BatchPlan:
         samples: how many there are.
         batch_size: of the global batch, at most `samples`.
         seed: of the order, which is another in every epoch.
+        shards: how many samples lie in each shard, one after another, where an epoch is to go by shards.
+        shards_at_once: so many, drawn at random, are mixed and read to their end before the next; None: all samples are
+            mixed.
 
     Raises:
-        ValueError: batch_size is out of range.
+        ValueError: batch_size is out of range, or shards do not add up to `samples`.
 
     >>> plan = BatchPlan(samples=10, batch_size=4, seed=0)
     >>> plan.steps_per_epoch, plan.indices(0).tolist() == plan.indices(0).tolist()
@@ -68,10 +71,17 @@ class BatchPlan:
     samples: int
     batch_size: int
     seed: int
+    shards: tuple[int, ...] = ()
+    shards_at_once: int | None = None
 
     def __post_init__(self) -> None:
         advice = f"the data has {self.samples} training samples."
         require_count("batch_size", self.batch_size, at_most=self.samples, advice=advice)
+        if self.shards_at_once is not None and sum(self.shards) != self.samples:
+            raise ValueError(
+                f"shards_at_once must be for data in shards, got {self.shards_at_once} for {self.samples} samples of "
+                f"which {sum(self.shards)} are in shards; leave it out, or pack all of them."
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -81,13 +91,26 @@ class BatchPlan:
     def indices(self, step: int) -> Tensor:
         """The samples of a step, in global order."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = _epoch_order(self.samples, self.seed, epoch)
+        if self.shards_at_once is None:
+            order = _epoch_order(self.samples, self.seed, epoch)
+        else:
+            order = _epoch_order_by_shards(self.shards, self.shards_at_once, self.seed, epoch)
         return order[position * self.batch_size : (position + 1) * self.batch_size]
 
 
 @lru_cache(maxsize=2)
 def _epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(samples, generator=seeded_generator(seed, "order", epoch))
+
+
+@lru_cache(maxsize=2)
+def _epoch_order_by_shards(shards: tuple[int, ...], at_once: int, seed: int, epoch: int) -> Tensor:
+    """Some shards drawn at random, their samples mixed, then the next: no sample comes twice and none is left out."""
+    generator = seeded_generator(seed, "order by shards", epoch)
+    samples_of = torch.arange(sum(shards)).split(list(shards))
+    drawn = torch.randperm(len(shards), generator=generator).split(at_once)
+    mixed = (torch.cat([samples_of[shard] for shard in group.tolist()]) for group in drawn)
+    return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in mixed])
 
 
 def _fits(tensors: Batch, device: torch.device) -> bool:

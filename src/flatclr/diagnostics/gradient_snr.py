@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from flatclr.checks import shown
+
 
 def gradient_snr(gradients: Iterable[Tensor]) -> float | None:
     """Gradient signal-to-noise ratio over batches drawn independently at the same weights.
@@ -57,7 +59,7 @@ def gradient_snr_floor(batches: int) -> float:
     0.5
     """
     if isinstance(batches, bool) or not isinstance(batches, int) or batches < 2:
-        raise ValueError(f"batches must be a whole number >= 2, got {batches!r}; noise shows between batches.")
+        raise ValueError(f"batches must be a whole number >= 2, got {shown(batches)}; noise shows between batches.")
     return 1 / math.sqrt(batches - 1)
 
 

@@ -24,5 +24,10 @@ def saturation(stats: ContrastStats) -> Tensor:
     >>> saturation(flatclr.stats_from_scores(100 * torch.eye(8)))
     tensor(1.)
     """
+    if not isinstance(stats, ContrastStats):
+        raise TypeError(
+            f"stats must be ContrastStats, got {type(stats).__name__}; take them from objective.with_stats or "
+            "contrast_stats."
+        )
     ceiling = stats.ceiling_nats
     return (ceiling - stats.mean(stats.info_nce)) / ceiling

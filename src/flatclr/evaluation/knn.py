@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_count, require_matrix
+from flatclr.checks import require_class_numbers, require_count, require_matrix, require_number
 from flatclr.contrast.numerics import unit_rows
 
 ENTRIES_AT_ONCE = 2**24
@@ -46,7 +48,10 @@ def knn_votes(
     """
     require_matrix("train_features", train_features)
     require_matrix("features", features)
+    require_class_numbers("train_labels", train_labels, len(train_features))
     require_count("k", k, advice="200 for large sets, 20 for small ones.")
+    if temperature != math.inf:
+        require_number("temperature", temperature, above=0, advice="0.07 is the published choice.")
     k = min(k, len(train_features))
     classes = classes or int(train_labels.max()) + 1
     bank, queries = unit_rows(train_features.float()), unit_rows(features.float())
@@ -54,7 +59,7 @@ def knn_votes(
     for part in queries.split(max(1, ENTRIES_AT_ONCE // len(bank))):
         cosine, nearest = (part @ bank.T).topk(k, dim=1)
         empty = torch.zeros(len(part), classes, device=part.device)
-        votes.append(empty.scatter_add_(1, train_labels[nearest], ((cosine - 1) / temperature).exp()))
+        votes.append(empty.scatter_add_(1, train_labels[nearest], ((cosine - 1) / float(temperature)).exp()))
     return torch.cat(votes)
 
 
@@ -90,4 +95,6 @@ def knn_accuracy(
     >>> knn_accuracy(torch.eye(2), torch.tensor([0, 1]), torch.eye(2), torch.tensor([0, 0]), k=1)
     0.5
     """
-    return (knn_predict(train_features, train_labels, features, k=k) == labels).float().mean().item()
+    found = knn_predict(train_features, train_labels, features, k=k)
+    require_class_numbers("labels", labels, len(found))
+    return (found == labels).float().mean().item()

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_matrix, require_number
+from flatclr.checks import require_class_numbers, require_count, require_dense, require_matrix, require_number
 from flatclr.contrast.numerics import accumulation_type
+from flatclr.data.arrays import MOST_CLASSES
 from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
 from flatclr.evaluation.logistic import Problem, loss_of
@@ -119,7 +120,7 @@ def fit_linear(features: Tensor, labels: Tensor, *, classes: int, l2: float) -> 
     _require_problem(features, labels, classes)
     require_number("l2", l2, above=0)
     features = features.to(accumulation_type(features))
-    scaling = Scaling.of(features)
+    scaling, l2 = Scaling.of(features), float(l2)
     problem = Problem.of(scaling(features), loss_of(labels))
     fit = problem.solve(l2, problem.start(classes))
     return LinearClassifier(fit.weights_DC, scaling, l2, fit.iterations, fit.converged)
@@ -204,7 +205,21 @@ def _rarest_class(targets_NC: Tensor) -> Tensor:
 
 def _require_problem(features: Tensor, labels: Tensor, classes: int) -> None:
     require_matrix("features", features)
-    if len(labels) != len(features):
-        raise ValueError(f"labels must be one per row of features, got {len(labels)} for {len(features)}; align them.")
+    require_count("classes", classes, at_least=0, at_most=MOST_CLASSES, advice="pass how many the labels have.")
+    if isinstance(labels, Tensor) and labels.dim() == 2:
+        _require_table(labels, len(features), classes)
+    else:
+        require_class_numbers("labels", labels, len(features))
+        if int(labels.max()) >= max(classes, 2):
+            raise ValueError(f"labels must be below classes = {classes}, got {int(labels.max())}; count all classes.")
     if classes < 2 and labels.dim() == 1:
         raise ValueError(f"a linear classifier must have at least 2 classes, got {classes}; label the data.")
+
+
+def _require_table(labels: Tensor, rows: int, classes: int) -> None:
+    require_dense("labels", labels)
+    if labels.dtype != torch.bool or labels.shape != (rows, classes):
+        raise ValueError(
+            f"labels of several classes must be bool [{rows}, {classes}], got {labels.dtype} {list(labels.shape)}; "
+            "give every row a yes or no for each class."
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_matrix
+from flatclr.checks import require_class_numbers, require_matrix
 from flatclr.contrast.numerics import unit_rows
 
 ENTRIES_AT_ONCE = 2**23
@@ -44,6 +44,7 @@ def retrieve(features: Tensor, labels: Tensor, *, ranks: Sequence[int] = RANKS) 
     tensor([1., 1., 1., 1.])
     """
     require_matrix("features", features)
+    require_class_numbers("labels", labels, len(features))
     unit_Nd = unit_rows(features.float())
     answerable = (torch.bincount(labels)[labels] > 1).nonzero()[:, 0]
     if len(answerable) == 0:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from flatclr.checks import require_count, require_number
+
 _NEAR = 0.9  # of a ceiling
 LARGEST_EXPONENT = 700.0
+ROWS, NEGATIVES = "count the samples.", "count the pairs that are averaged over."
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def info_nce_ceiling_nats(negatives: int) -> float:
 
     Reference: van den Oord et al. 2018.
     """
+    require_count("negatives", negatives, at_least=0, advice="count those of an anchor.")
     return math.log(negatives + 1)
 
 
@@ -105,6 +109,7 @@ def distribution_free_nats(rows: int) -> float:
 
     Reference: McAllester & Stratos 2020.
     """
+    require_count("rows", rows, advice=ROWS)
     return math.log(rows)
 
 
@@ -122,6 +127,7 @@ def mi_bound_nats(rows: int) -> float:
 
     Reference: McAllester & Stratos 2020.
     """
+    require_count("rows", rows, advice=ROWS)
     return 2 * math.log(rows) + 5
 
 
@@ -140,6 +146,8 @@ def nwj_least_variance(mi_nats: float, negatives: int) -> float:
 
     Reference: Song & Ermon 2020.
     """
+    require_number("mi_nats", mi_nats)
+    require_count("negatives", negatives, advice=NEGATIVES)
     return math.expm1(mi_nats) / negatives if mi_nats < LARGEST_EXPONENT else math.inf
 
 
@@ -158,6 +166,8 @@ def gaussian_nwj_variance(mi_nats: float, negatives: int) -> float:
     >>> round(gaussian_nwj_variance(mi_nats=2, negatives=16_256), 5)
     0.0033
     """
+    require_number("mi_nats", mi_nats)
+    require_count("negatives", negatives, advice=NEGATIVES)
     return math.expm1(2 * mi_nats) / negatives if 2 * mi_nats < LARGEST_EXPONENT else math.inf
 
 
@@ -174,4 +184,6 @@ def dv_bias_nats(chi_squared: float, negatives: int) -> float:
     >>> dv_bias_nats(chi_squared=1.78, negatives=89)
     0.01
     """
+    require_number("chi_squared", chi_squared, advice="it is E_q r^2 - 1.")
+    require_count("negatives", negatives, advice=NEGATIVES)
     return chi_squared / (2 * negatives)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.data.views import normalize
+from flatclr.data.views.checks import checked_channel_values
 from flatclr.models.statistics import frozen_running_statistics
 from flatclr.runs import SIDES
 
@@ -32,6 +33,11 @@ class Normalisation:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        checked = {"mean": checked_channel_values("mean", self.mean), "std": checked_channel_values("std", self.std)}
+        for name, values in checked.items():
+            object.__setattr__(self, name, values)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images as the encoder takes them.

@@ -163,6 +163,11 @@ def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
                 f"the state of an encoder must be tensors, got {type(value).__name__} for {name!r}; "
                 "keep extra state out of the encoder."
             )
+        if hasattr(value, "full_tensor"):  # which all processes would have to call
+            raise ValueError(
+                f"an encoder must be whole to be saved, got {name!r} sharded over processes (FSDP2); load the full "
+                "state of get_model_state_dict into a plain copy, and save that."
+            )
         # a copy of its own: the format knows neither shared memory nor strides
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
     return tensors

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from flatclr.checkpoint import has_checkpoints, load_checkpoint
@@ -20,6 +21,9 @@ TOWERS = ("tower_x.", "tower_y.")  # what the names of each side begin with in a
 
 def load_network(run: str | Path, *, into: nn.Module | None = None) -> Network | TwoTowers:
     """Encoder and projection head of a finished run, with the weights of its last checkpoint.
+
+    The encoder is that of `load_encoder`, with the batch statistics of whole images where the run was told to
+    recalibrate them.
 
     Args:
         run: the run directory.
@@ -85,8 +89,13 @@ def _network_state(run: RunDirectory) -> dict[str, Tensor]:
 
 
 def _tower(folder: Path, state: Mapping[str, Tensor], into: nn.Module | None = None) -> Network:
-    network = Network(load_encoder(folder, into=into), head_from_state(_part(state, "head.")))
+    encoder = load_encoder(folder, into=into)
+    saved = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+    parameters = {name: parameter.detach().clone() for name, parameter in encoder.named_parameters()}
+    network = Network(encoder, head_from_state(_part(state, "head.")))
     network.load_state_dict(state)
+    if all(torch.equal(parameter, parameters[name]) for name, parameter in encoder.named_parameters()):
+        encoder.load_state_dict(saved, strict=False)  # statistics of an older checkpoint's weights are its own
     return network.eval()
 
 

@@ -33,7 +33,7 @@ from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
 from flatclr.training.validation import ImageValidation, PairValidation, Validation
-from flatclr.training.view_groups import ViewPlan, sized, views_in
+from flatclr.training.view_groups import FEWEST_VIEWS, ViewPlan, sized, views_in
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,15 @@ class TrainingData:
     def source(self) -> ImageSource | PairedArrays:
         return self.dataset.train
 
-    def bad_images(self) -> list[tuple[str, str]]:
-        """Unreadable images so far, of both parts, each with the reason; those that are streamed become more."""
-        return [skip for skipped in self._skipped_lists() for skip in skipped]
+    def count_bad_images(self) -> tuple[int, int]:
+        """How many unreadable images of the training and of the test part are known; streamed ones become more."""
+        train, test = map(len, self._skipped_lists())
+        return train, test
 
-    def count_bad_images(self) -> int:
-        """How many there are so far."""
-        return sum(map(len, self._skipped_lists()))
+    def bad_images(self, after: tuple[int, int], until: tuple[int, int]) -> list[tuple[str, str]]:
+        """Those that were found between two such counts, each with the reason."""
+        parts = zip(self._skipped_lists(), after, until, strict=True)
+        return [skip for skipped, first, end in parts for skip in skipped[first:end]]
 
     def _skipped_lists(self) -> list[Sequence[tuple[str, str]]]:
         return [getattr(part, "skipped", ()) for part in (self.dataset.train, self.dataset.test)]
@@ -136,7 +138,7 @@ def build(
         train_step.samples_of = loader.own_indices
     parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
     _require_reachable_targets(parts)
-    _require_known_views(parts)
+    _require_taken_embeddings(parts)
     return parts
 
 
@@ -173,7 +175,8 @@ def _build_loader(
             f"batch_size must be a multiple of the {ranks.size} processes, got {config.batch_size}; "
             "it counts the global batch."
         )
-    plan = BatchPlan(len(source), config.batch_size, config.seed)
+    shards = getattr(source, "shard_sizes", ()) if config.shards_at_once is not None else ()
+    plan = BatchPlan(len(source), config.batch_size, config.seed, shards, config.shards_at_once)
     return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
 
 
@@ -290,13 +293,15 @@ def _numbers_of_views(parts: Parts) -> set[int]:
     return {views_in(groups) for _, groups in parts.schedule.view_plan} or {parts.train_step.inputs.views_per_sample}
 
 
-def _require_known_views(parts: Parts) -> None:
-    """An objective may take two views alone; it is asked before any work starts."""
+def _require_taken_embeddings(parts: Parts) -> None:
+    """What an objective has against the embeddings of a run, asked before any work starts: say, more than two views."""
     config = parts.config
-    for views in _numbers_of_views(parts) - {2}:
+    for views in _numbers_of_views(parts):
         try:
             parts.train_step.try_loss(views, config.batch_size // parts.ranks.size, config.embedding)
         except (ValueError, TypeError) as error:
+            if views == FEWEST_VIEWS:
+                raise
             raise ValueError(
                 f"views_per_image must be a number that the objective {config.objective} takes, got {views} "
                 f"({str(error).rstrip('.')}); leave it out, or choose another objective."
@@ -319,6 +324,10 @@ def what_to_know(parts: Parts) -> Iterator[str]:
     if skipped := parts.data.skipped:
         path, reason = skipped[0]
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
+    if bad := getattr(parts.data.original, "bad_shards", ()):
+        path, reason = bad[0]
+        shards = f"{len(bad)} of {getattr(parts.data.original, 'shards', 0)} shards"
+        yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
     pairing = parts.train_step.objective.options.get("pairing", "two_view")

@@ -7,6 +7,13 @@ from typing import Any
 from flatclr.objectives import OBJECTIVES, EssControl, Matryoshka, Objective, Traits
 from flatclr.training.config import OWN, TrainConfig
 
+LEFT_TO_OWN = {  # settings that an objective from Python brings with it, and how
+    "objective_options": "pass them to that",
+    "negatives_per_anchor": "pass it to that",
+    "ess_per_anchor": "make that with temperature=EssControl(target, per_anchor=True)",
+    "prefixes": "wrap that in Matryoshka(objective, dims)",
+}
+
 
 def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective | None = None) -> Objective:
     """The user's own, or the one a config names: with ESS control unless a temperature is given or it takes none."""
@@ -58,12 +65,9 @@ def _require_what_it_has(config: TrainConfig, traits: Traits) -> None:
 
 def _require_agreement(own: Objective, config: TrainConfig, *, paired: bool) -> None:
     """Nothing that a config says of the objective may be passed over because it came from Python."""
-    names = ("objective_options", "negatives_per_anchor", "ess_per_anchor", "prefixes")
-    unused = [name for name in names if getattr(config, name)]
-    if unused:
-        raise ValueError(
-            f"{unused[0]} must be left to your own objective, got {getattr(config, unused[0])!r}; pass it to that."
-        )
+    for name, advice in LEFT_TO_OWN.items():
+        if given := getattr(config, name):
+            raise ValueError(f"{name} must be left to your own objective, got {given!r}; {advice}.")
     has, wanted = own.options.get("pairing", "two_view"), config.pairing
     if wanted is not None and has != wanted:
         raise ValueError(f"objective must have pairing={wanted!r} as the config, got {has!r}; make it with that.")

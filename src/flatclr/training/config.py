@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,12 @@ class TrainConfig:
         "data",
         "The share of image files that may be unreadable before a run stops.",
         share,
+    )
+    shards_at_once: int | None = setting(
+        None,
+        "data",
+        "How many .tar shards an epoch mixes at a time, so that a disk reads near places; None: all.",
+        optional_count,
     )
     resident_gib: float = setting(
         4.0,
@@ -295,7 +301,7 @@ class TrainConfig:
         for epoch, target in self.ess_targets:
             require_number("epoch of ess_target", epoch, above=-1e-12, advice="epochs count from 0.")
             require_number("ess_target", target, above=0, below=1)
-        if self.ess_per_anchor and not self.ess_targets:
+        if self.ess_per_anchor and not self.ess_targets and self.objective != OWN:  # which has a control of its own
             raise ValueError("ess_per_anchor must go with an ess_target, got None; set one, say 0.25.")
 
     def _require_one_way_of_sizes(self) -> None:
@@ -309,6 +315,12 @@ class TrainConfig:
                     f"views_per_image must be the {counted} of view_sizes, got {self.views_per_image}; leave it out."
                 )
             object.__setattr__(self, "views_per_image", counted)
+        counts = {views_in(groups) for _, groups in self.view_plan}
+        if self.size_schedule is not None and self.views_per_image not in (FEWEST_VIEWS, *counts):
+            raise ValueError(
+                f"views_per_image must be a number of views that size_schedule has, {_either(counts)}, got "
+                f"{self.views_per_image}; leave it out, or give a size for all views."
+            )
 
     def _require_keys_without_gradient(self) -> None:
         if self.momentum is not None and self.pairing != "one_way":
@@ -412,6 +424,10 @@ class TrainConfig:
         elif "views_per_image" in settings:
             settings.setdefault("view_sizes", None)
         return replace(self, **settings)
+
+
+def _either(numbers: Collection[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def describe_settings() -> list[Setting]:

@@ -14,6 +14,7 @@ from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Logged, Warned
 from flatclr.training.instruments import evaluation_metrics, step_metrics
+from flatclr.training.state import FIRST, Start
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import MakeStep, TakeStep, batches_from, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
@@ -26,17 +27,17 @@ class Record(Protocol):
     def tell(self, event: Event) -> None:
         """Something happened."""
 
-    def save(self, step: int) -> None:
-        """Everything that resuming after this step needs is to be kept."""
+    def save(self, step: int, *, owes_evaluation: bool = False) -> None:
+        """Everything that resuming after this step needs is to be kept, also that an evaluation is to be made up."""
 
 
 class Loop:
     """The steps of a run.
 
     Args:
-        parts: what `build` made, restored to `step`.
+        parts: what `build` made, restored to `start`.
         record: is told what happens, and asked to save.
-        step: how many steps were taken before.
+        start: how many steps were taken before, and whether the evaluation of the last is to be made up.
         make_step: how a step is taken; the captured one where there can be one.
         stop: asks the run to stop; with several processes, all or none have one.
     """
@@ -46,14 +47,15 @@ class Loop:
         parts: Parts,
         record: Record,
         *,
-        step: int = 0,
+        start: Start = FIRST,
         make_step: MakeStep = choose_step,
         stop: StopRequest | None = None,
     ) -> None:
-        self.parts, self.record, self.step, self.make_step, self.stop = parts, record, step, make_step, stop
-        self.saved_step = step
-        self.bad_images = parts.data.count_bad_images()
-        parts.schedule.apply(parts.train_step, max(step - 1, 0))  # what held at the last step of a resumed run
+        self.parts, self.record, self.make_step, self.stop = parts, record, make_step, stop
+        self.step, self.owes_evaluation = start
+        self.saved_step = self.step
+        self.bad_images_told = parts.data.count_bad_images()
+        parts.schedule.apply(parts.train_step, max(self.step - 1, 0))  # what held at the last step of a resumed run
         self.throughput = Throughput(parts.config.batch_size, parts.device)
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
@@ -72,11 +74,11 @@ class Loop:
         except (StopAskedError, UnusableImagesError):
             self._tell_of_bad_images()
             if self.step > self.saved_step:
-                self.record.save(self.step)
+                self.record.save(self.step, owes_evaluation=self.owes_evaluation)
             raise
 
     def _run(self) -> dict[str, Any]:
-        if self.step == 0 and self.parts.config.eval_start:
+        if self.owes_evaluation or (self.step == 0 and self.parts.config.eval_start):
             self._evaluate()
         stepper = self.make_step(self.parts, batches_from(self.parts, self.step, self.throughput), self.step)
         if stepper.warning is not None:
@@ -126,10 +128,12 @@ class Loop:
         self.throughput.restart(self.step)
 
     def _evaluate(self) -> None:
+        self.owes_evaluation = True
         alone = self.parts.ranks.size == 1  # others would wait for who leaves
         with self.stop.at_once() if self.stop is not None and alone else nullcontext():
             self.last_evaluation = evaluation_metrics(self.parts, self.step)
         self.record.tell(Evaluated(self.step, self._epoch, self.last_evaluation))
+        self.owes_evaluation = False
 
     def _save_if_due(self) -> None:
         config = self.parts.config
@@ -141,13 +145,16 @@ class Loop:
             self.saved_at, self.saved_step = time.monotonic(), self.step
 
     def _tell_of_bad_images(self) -> None:
-        if self.parts.data.count_bad_images() > self.bad_images:
-            bad = self.parts.data.bad_images()
-            path, reason = bad[self.bad_images]
-            count = f"{len(bad) - self.bad_images} more images are damaged, {len(bad)} in all"
-            message = f"{count}; another of its class stands in for each, the first is {path}: {reason}."
+        count = self.parts.data.count_bad_images()
+        if count != self.bad_images_told:
+            new = self.parts.data.bad_images(self.bad_images_told, count)
+            path, reason = new[0]
+            message = (
+                f"{len(new)} more images are damaged, {sum(count)} in all; another of its class stands in for each, "
+                f"the first is {path}: {reason}."
+            )
             self.record.tell(Warned(self.step, message))
-            self.bad_images = len(bad)
+            self.bad_images_told = count
 
     @property
     def _epoch(self) -> float:

@@ -15,7 +15,7 @@ from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Finished, Listener, Measured, Saved, Warned
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog
-from flatclr.training.state import restore, state_of
+from flatclr.training.state import FIRST, Start, restore, state_of
 
 
 class Recorder:
@@ -46,43 +46,46 @@ class Recorder:
         for listener in self.listeners:
             listener(event)
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, *, owes_evaluation: bool = False) -> None:
         """A checkpoint of everything resuming needs."""
         if self.written is None:
             return
-        state = state_of(self.parts, step)
+        state = state_of(self.parts, step, owes_evaluation=owes_evaluation)
         with self._writing("checkpoint"):
             save_checkpoint(self.written.checkpoints, step, state, identity=self.identity)
         self.tell(Saved(step))
 
-    def restore(self) -> int:
-        """Put the newest whole checkpoint back into the parts; returns its step.
+    def restore(self) -> Start:
+        """Put the newest whole checkpoint back into the parts; returns where it goes on.
 
         A run that was killed before its first one starts again from its seed.
         """
         assert self.run is not None
-        step, said = -1, [self.run.unchecked()]  # before the evaluation that precedes the first step
+        start, said = FIRST, [self.run.unchecked()]
+        written_until = -1  # before the evaluation that precedes the first step
         if has_checkpoints(self.run.checkpoints):
             loaded = load_checkpoint(
                 self.run.checkpoints, map_location=self.parts.device, identity=self.identity or None
             )
-            step = loaded.step
+            start = Start(loaded.step, bool(loaded.state.get("owes_evaluation")))
+            written_until = start.step
             said += [f"passed over a damaged checkpoint, {problem}" for problem in loaded.passed_over]
             if loaded.unchecked:
-                said.append(f"the checkpoint of step {step} does not say whose it is, as those of earlier versions.")
+                said.append(
+                    f"the checkpoint of step {start.step} does not say whose it is, as those of earlier versions."
+                )
             said += restore(self.parts, loaded.state, self.run.checkpoints)
         else:
             said.append("the run had no checkpoint yet and begins again from its seed.")
         if self.written is not None:
-            self.written.drop_metrics_after(step)
-        step = max(step, 0)
+            self.written.drop_metrics_after(written_until)
         for message in said:
             if message is not None:
-                self.tell(Warned(step, message))
+                self.tell(Warned(start.step, message))
         if differences := self.run.differences():
             message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
-            self.tell(Warned(step, message))
-        return step
+            self.tell(Warned(start.step, message))
+        return start
 
     def finish(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write the encoder, which is what a user takes away."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,11 +13,26 @@ from flatclr.models.statistics import mixes_samples
 from flatclr.training.build import Parts
 
 
-def state_of(parts: Parts, step: int) -> dict[str, Any]:
+class Start(NamedTuple):
+    """Where a run begins or goes on."""
+
+    step: int = 0
+    owes_evaluation: bool = False  # the one that was due at that step did not come to its end
+
+
+FIRST = Start()
+IN_ANOTHER_ORDER = (
+    "weights agree to rounding only with those of a run without a break: at its first step DistributedDataParallel "
+    "adds up the gradients of {} processes in another order than later."
+)
+
+
+def state_of(parts: Parts, step: int, *, owes_evaluation: bool = False) -> dict[str, Any]:
     """What a checkpoint holds: the state of the step, of random numbers, and which data it belongs to."""
     state = {
         "train_step": parts.train_step.state_dict(),
         "step": step,
+        "owes_evaluation": owes_evaluation,
         "data": parts.data.fingerprint,
         "processes": parts.ranks.size,
         "cpu_random_state": torch.get_rng_state(),
@@ -54,7 +69,7 @@ def _other_processes(parts: Parts, then: Any) -> list[str]:
     """What another number of processes changes: not the batches, but the order of sums."""
     now, batch_size = parts.ranks.size, parts.config.batch_size
     if then in (None, now):
-        return []
+        return [] if now <= 2 else [IN_ANOTHER_ORDER.format(now)]
     said = (
         f"the run goes on on {now} processes instead of {then}: the global batch and its order stay the same, but sums "
         "are taken in another order, so weights agree to rounding only"

@@ -148,16 +148,21 @@ class TrainStep:
 
     def negatives(self, views: int, samples: int, d: int) -> int:
         """Per anchor, for batches of this rank with so many samples, each with so many views."""
-        z = torch.zeros(views, samples, d, device=device_of(self.network))
         queue = None if self.queue is None else self.queue.rows
-        return PairSet.of(*z, negatives=queue, **self.objective.options).negatives
+        z = self._made_up(views, samples, d)
+        with self._without_trace(z.device):
+            return PairSet.of(*z, negatives=queue, **self.objective.options).negatives
 
     def try_loss(self, views: int, samples: int, d: int) -> None:
         """Raises what the objective has against so many views of so many samples of this rank; changes nothing."""
-        generator = torch.Generator().manual_seed(0)
-        z = torch.randn(views, samples, d, generator=generator).to(device_of(self.network))
+        z = self._made_up(views, samples, d)
         with torch.no_grad(), self._without_trace(z.device):
             self._loss(z.unbind())
+
+    def _made_up(self, views: int, samples: int, d: int) -> Tensor:
+        """Embeddings of no images, which pass every check of good ones."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(views, samples, d, generator=generator).to(device_of(self.network))
 
     @contextmanager
     def _without_trace(self, device: torch.device) -> Iterator[None]:
@@ -170,12 +175,18 @@ class TrainStep:
         finally:
             self.objective.train(was_training)
 
-    def probe_gradient(self, batch: Batch, key: str) -> Tensor:
-        """The gradient of one batch in one weight, flat; changes nothing. No pass goes back through the encoder."""
+    def probe_gradient(self, batch: Batch, key: str, samples: Tensor) -> Tensor:
+        """The gradient of one batch in one weight, flat; changes nothing. No pass goes back through the encoder.
+
+        Args:
+            batch: of this rank.
+            key: of its views.
+            samples: which of the data they are, for objectives that keep numbers of each.
+        """
         network = self.bare_network
         with self._without_trace(batch[0].device):
             embeddings = self._embed_through_last_layer(network, self.inputs.draw(batch, key), len(batch[0]))
-            loss, _ = self._loss(embeddings)
+            loss, _ = self._loss(embeddings, samples if self.objective.keeps_samples else None)
         (gradient,) = torch.autograd.grad(loss, [network.last_layer.weight])
         return distributed.average_over_ranks(gradient.float().flatten(), self.ranks)
 

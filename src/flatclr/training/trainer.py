@@ -27,6 +27,7 @@ from flatclr.training.launch import explaining_lost_contact, process_group
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
 from flatclr.training.recorder import Recorder
+from flatclr.training.state import FIRST, Start
 from flatclr.training.stepping import MakeStep, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
 
@@ -91,13 +92,14 @@ def train(
     objective: Objective | None = None,
     on_event: Sequence[Listener] = (),
     auto_resume: bool = False,
+    max_bad_images: float | None = None,
     stop: StopRequest | None = None,
 ) -> RunResult:
     """Train an encoder without labels, and write a run directory.
 
-    A run that was stopped goes on from its last checkpoint, on a CPU to the same weights bit for bit. Several processes
-    share a batch where `flatclr.training.process_group()` finds them: a process group that is there is adopted, and
-    under torchrun or srun one is made for the time of the run.
+    A run that was stopped goes on from its last checkpoint, on a CPU with one or two processes to the same weights bit
+    for bit. Several processes share a batch where `flatclr.training.process_group()` finds them: a process group that
+    is there is adopted, and under torchrun or srun one is made for the time of the run.
 
     Args:
         config: every setting of the run; with `resume`, that of the run counts instead.
@@ -110,7 +112,8 @@ def train(
             `Stopped` or `Finished`. They are called on the first process, after the event is written; what one raises
             ends the run.
         auto_resume: whether a run that `config.out` holds already goes on, so that the same call begins a run and goes
-            on with it; its settings must be the same.
+            on with it; its settings must be the same, but for max_bad_images.
+        max_bad_images: with `resume`, the share of unreadable image files to allow instead of the run's own, this time.
         stop: asks the run to stop with a checkpoint, by signals or from code; every process has one or none has.
 
     Returns:
@@ -140,7 +143,12 @@ def train(
     """
     _require_arguments(config, data, encoder, objective, on_event)
     own = Own(data, encoder, objective, on_event, stop)
-    return train_with(config, own, resume=resume, auto_resume=auto_resume)
+    if max_bad_images is not None and resume is None:
+        raise ValueError(
+            f"max_bad_images must be in the config of a run that begins, got {max_bad_images}; pass TrainConfig("
+            f"max_bad_images={max_bad_images})."
+        )
+    return train_with(config, own, resume=resume, auto_resume=auto_resume, max_bad_images=max_bad_images)
 
 
 def train_with(
@@ -149,6 +157,7 @@ def train_with(
     *,
     resume: str | Path | None = None,
     auto_resume: bool = False,
+    max_bad_images: float | None = None,
     make_step: MakeStep = choose_step,
 ) -> RunResult:
     """As `train`, which is this with checked arguments; `make_step` says how steps are taken."""
@@ -156,27 +165,30 @@ def train_with(
         if resume is None:
             config = own.named_in(config)
         if auto_resume and resume is None and _is_there(config, ranks):
-            resume = config.out
+            resume, max_bad_images = config.out, config.max_bad_images
         try:
-            recorder, step = _begun(config, own, held) if resume is None else _resumed(Path(resume), own, held)
+            if resume is None:
+                recorder, start = _begun(config, own, held)
+            else:
+                recorder, start = _resumed(Path(resume), own, held, max_bad_images)
         except StopAskedError as asked:
             message = f"interrupted by {asked} before the first step; nothing is lost: give the same command again."
             for listener in own.listeners if ranks.rank == 0 else ():
                 listener(Stopped(0, str(asked), message))
             raise TrainingInterruptedError(message) from None
-        return fit(recorder, step=step, make_step=make_step, stop=own.stop)
+        return fit(recorder, start=start, make_step=make_step, stop=own.stop)
 
 
 def fit(
-    recorder: Recorder, *, step: int = 0, make_step: MakeStep = choose_step, stop: StopRequest | None = None
+    recorder: Recorder, *, start: Start = FIRST, make_step: MakeStep = choose_step, stop: StopRequest | None = None
 ) -> RunResult:
-    """The steps of a run whose parts are built, from `step` to the last."""
-    parts = recorder.parts
+    """The steps of a run whose parts are built, from `start` to the last."""
+    parts, step = recorder.parts, start.step
     with recorder.logging(step):
         recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, parts.train_step.bare_network))
         for message in what_to_know(parts):
             recorder.tell(Warned(step, message))
-        loop = Loop(parts, recorder, step=step, make_step=make_step, stop=stop)
+        loop = Loop(parts, recorder, start=start, make_step=make_step, stop=stop)
         try:
             with explaining_lost_contact():
                 metrics = loop.run()
@@ -220,7 +232,7 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
     return True
 
 
-def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, int]:
+def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, Start]:
     """The recorder of a new run, its directory held by this process."""
     # the run may be resumed and evaluated from another folder
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
@@ -235,13 +247,15 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
 
     made = _by_the_first(create, parts.ranks, parts.device)
     path = text_of_first_rank("" if made is None else str(made.path), parts.ranks)
-    return Recorder(parts, RunDirectory(Path(path)), own.listeners), 0
+    return Recorder(parts, RunDirectory(Path(path)), own.listeners), FIRST
 
 
-def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
-    """The recorder of a run where its last checkpoint left it, and its step; the directory is held by this process."""
+def _resumed(path: Path, own: Own, held: ExitStack, max_bad_images: float | None) -> tuple[Recorder, Start]:
+    """The recorder of a run where its last checkpoint left it, and where that is; this process holds the directory."""
     directory = RunDirectory.open(path)
     config = TrainConfig.from_dict(directory.config())
+    if max_bad_images is not None:
+        config = config.changed(max_bad_images=max_bad_images)
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):

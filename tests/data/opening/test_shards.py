@@ -1,6 +1,6 @@
 """Tar shards give back the images and classes that were packed."""
 
-import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -8,31 +8,15 @@ import numpy as np
 import pytest
 
 from flatclr.data.opening import open_dataset
-from tests.support.images import pixels, png
-from tests.support.sources import assert_holds
+from flatclr.data.opening.names import expanded
+from flatclr.data.sources import FileImages, SkippedImagesWarning, UnusableImagesError
+from flatclr.training.events import Event, Warned
+from flatclr.training.trainer import train
+from tests.support.shards import numbered_shards, samples, write_shard
+from tests.support.sources import all_images, assert_holds
+from tests.support.training_worker import config
 
 pytestmark = pytest.mark.usefixtures("_nowhere_else")
-
-
-def write_shard(path: Path, members: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path
-
-
-def samples(keys: list[str], labels: list[int] | None) -> tuple[dict[str, bytes], np.ndarray]:
-    images = pixels(len(keys), 8, 8, 3)
-    members: dict[str, bytes] = {}
-    for i, key in enumerate(keys):
-        members[f"{key}.json"] = b"{}"
-        if labels is not None:
-            members[f"{key}.cls"] = f"{labels[i]}\n".encode()
-        members[f"{key}.png"] = png(images[i])
-    return members, images.transpose(0, 3, 1, 2)
 
 
 def test_tar_shards_round_trip(tmp_path: Path) -> None:
@@ -74,8 +58,93 @@ def test_a_bad_shard_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.tar:1 must have a \.cls member like the others, got none for 1 of 3"):
         open_dataset(whole)
     write_shard(whole, members | {"1.cls": b"cat"})
-    with pytest.raises(ValueError, match=r"a\.tar must .*, got a \.cls member that is no class number: b'cat'"):
+    with pytest.raises(
+        ValueError, match=r"a\.tar must have a class number in every \.cls member, got b'cat'; number the classes"
+    ):
         open_dataset(whole)
     write_shard(whole, {"readme.txt": b"hello"})
     with pytest.raises(ValueError, match=r"a\.tar must hold images as key\.jpg or key\.png beside key\.cls, got none"):
         open_dataset(whole)
+
+
+def test_braces_name_shards_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbered_shards(tmp_path / "s", 12, 2)
+    monkeypatch.chdir(tmp_path)
+    data = open_dataset("s/{000..009}.tar", test_fraction=0)
+    assert all_images(data.train)[:, 0, 0, 0].tolist() == list(range(20))
+    assert data.name == "s"
+    assert len(open_dataset("s/{011,003}.tar", test_fraction=0).train) == 4
+    assert len(open_dataset("s/{00,01}*.tar", test_fraction=0).train) == 24
+    with pytest.raises(
+        FileNotFoundError, match=r"got no s/012\.tar, and 4 of the 6 that 's/\{010\.\.015\}\.tar' stands for"
+    ):
+        open_dataset("s/{010..015}.tar")
+    with pytest.raises(FileNotFoundError, match=r"data must be an existing path"):
+        open_dataset("s/{100..103}.tar")
+    with pytest.raises(ValueError, match=r"a range must go up by less than 100,000, got \{0\.\.99999999999\}"):
+        open_dataset("s/{0..99999999999}.tar")
+    assert expanded("{8..11}") == ["8", "9", "10", "11"]
+    assert expanded("a{0}b{}") == ["a{0}b{}"]
+
+
+def damage_cut(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:700])
+
+
+def damage_end(shard: Path) -> None:
+    with tarfile.open(shard) as tar:
+        last = tar.getmembers()[-1]
+    shard.write_bytes(shard.read_bytes()[: last.offset])  # a whole number of members, but not all
+
+
+def damage_header(shard: Path) -> None:
+    with tarfile.open(shard) as tar:
+        second = tar.getmembers()[1]
+    content = bytearray(shard.read_bytes())
+    content[second.offset + 3] ^= 1  # in its name: the header's checksum is wrong
+    shard.write_bytes(content)
+
+
+def damage_whole(shard: Path) -> None:
+    shard.write_bytes(b"no tar" * 1024)
+
+
+def replace_by_pipe(shard: Path) -> None:
+    shard.unlink()
+    os.mkfifo(shard)
+
+
+def replace_by_folder(shard: Path) -> None:
+    shard.unlink()
+    shard.mkdir()
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_cut, damage_end, damage_header, damage_whole, replace_by_pipe, replace_by_folder]
+)
+def test_one_unreadable_shard_is_left_out_counted_and_reported(damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    damage(numbered_shards(tmp_path / "s", 4, 6) / "001.tar")
+    with pytest.warns(SkippedImagesWarning, match=r"1 of 4 shards cannot be read and are left out \(.*001\.tar: "):
+        train_part = open_dataset(tmp_path / "s", test_fraction=0).train
+    assert all_images(train_part)[:, 0, 0, 0].tolist() == [*range(6), *range(12, 24)]
+    assert isinstance(train_part, FileImages)
+    assert [Path(name).name for name, _ in train_part.bad_shards] == ["001.tar"]
+
+
+def test_a_run_says_that_a_shard_is_left_out_and_refuses_more_than_allowed(tmp_path: Path) -> None:
+    shards, heard = numbered_shards(tmp_path / "s", 12, 6), list[Event]()
+    damage_header(shards / "001.tar")
+    settings = config(tmp_path / "run", 2, data=shards, resident_gib=0, eval_samples=8)
+    train(settings, on_event=[heard.append])
+    (said,) = [event.message for event in heard if isinstance(event, Warned)]
+    assert said.startswith(f"1 of 12 shards cannot be read and are left out, the first {shards / '001.tar'}: a damaged")
+    with pytest.raises(UnusableImagesError, match=r"at most 0 of its shards unreadable, got 1 of 12"):
+        train(settings.changed(out=str(tmp_path / "none"), max_bad_images=0), on_event=[heard.append])
+    damage_cut(shards / "002.tar")
+    with pytest.raises(
+        UnusableImagesError, match=r"at most 0\.1 of its shards unreadable, got 2 of 12, the first .*001"
+    ):
+        train(settings.changed(out=str(tmp_path / "none")), on_event=[heard.append])
+    assert not (tmp_path / "none").exists()
+    more = settings.changed(out=str(tmp_path / "more"), max_bad_images=0.2)
+    assert train(more, on_event=[heard.append]).steps == 2

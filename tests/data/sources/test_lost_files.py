@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -11,14 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from flatclr.checkpoint import load_checkpoint
 from flatclr.cli.display import JsonLines
+from flatclr.cli.main import app
 from flatclr.data.opening import open_dataset
-from flatclr.data.sources import FileImages, SkippedImagesWarning, UnusableImagesError, files
+from flatclr.data.sources import FileImages, SkippedImagesWarning, UnusableImagesError, lost
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
-from flatclr.training.events import Event, Logged, Warned
+from flatclr.training.events import Event, Logged, Started, Warned
 from flatclr.training.trainer import train
 from tests.support.images import color_png, shorten
 from tests.support.training import assert_same
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("_nowhere_else")
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(lost, "PAUSES_S", (0.01, 0.01))
 
 
 def folder_of(path: Path, count: int = 40) -> Path:
@@ -42,7 +45,7 @@ def test_a_file_that_comes_back_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     images = [color_png(tmp_path / f"{i}.png") for i in range(3)]
     source = FileImages(sorted(tmp_path.glob("*.png")))
     (tmp_path / "1.png").rename(tmp_path / "away")
-    monkeypatch.setattr(files.time, "sleep", lambda _: (tmp_path / "away").rename(tmp_path / "1.png"))
+    monkeypatch.setattr(lost.time, "sleep", lambda _: (tmp_path / "away").rename(tmp_path / "1.png"))
     assert np.array_equal(source.batch(torch.arange(3)).numpy(), np.stack(images))
     assert source.skipped == []
 
@@ -92,6 +95,60 @@ def test_damaged_images_of_a_stream_are_told_as_events_and_too_many_stop_the_run
         train(settings, on_event=[damage])
     said = [event.message for event in heard if isinstance(event, Warned)]
     assert any("more images are damaged" in message and ".png: " in message for message in said)
+
+
+def test_a_run_that_stopped_at_too_many_damaged_images_goes_on_when_more_are_allowed(tmp_path: Path) -> None:
+    data = folder_of(tmp_path / "images")
+    for image in sorted(data.iterdir())[::3]:
+        shorten(image, by=200)  # its header is whole
+    settings = config(tmp_path / "run", 20, data=data, resident_gib=0, image_size=12, eval_samples=8, workers=1)
+    heard = list[Event]()  # who listens is told by events, not by warnings
+    with pytest.raises(TrainingStoppedError, match=r"allow more with --max-bad-images, then go on with --resume .*run"):
+        train(settings, on_event=[heard.append])
+    with pytest.raises(TrainingStoppedError, match=r"at most 0\.2 of its images unreadable"):
+        train(settings.changed(max_bad_images=0.2), auto_resume=True, on_event=[heard.append])
+    done = CliRunner().invoke(app, ["train", "--resume", str(tmp_path / "run"), "--max-bad-images", "0.9", "--json"])
+    assert done.exit_code == 0, done.output
+    with pytest.raises(ValueError, match=r"max_bad_images must be in the config of a run that begins, got 0\.5"):
+        train(settings, max_bad_images=0.5)
+
+
+def test_new_damage_of_one_part_is_told_apart_from_the_known_damage_of_the_other(tmp_path: Path) -> None:
+    parts = {part: folder_of(tmp_path / "images" / part, 24) for part in ("train", "test")}
+    (parts["test"] / "003.png").write_text("no image")
+    heard = list[str]()
+
+    def damage(event: Event) -> None:
+        if isinstance(event, Warned):
+            heard.append(event.message)
+        if isinstance(event, Started):
+            shorten(parts["train"] / "005.png", by=200)
+
+    streamed = {"resident_gib": 0, "image_size": 12, "eval_samples": 8, "workers": 1}
+    train(config(tmp_path / "run", 6, data=tmp_path / "images", **streamed), on_event=[damage])
+    (said,) = [message for message in heard if "more images are damaged" in message]
+    assert said.startswith("1 more images are damaged, 2 in all; ")
+    assert re.search(r"the first is .*train/005\.png: ", said)
+
+
+def test_files_that_cannot_be_reached_when_their_headers_are_read_are_no_damaged_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = sorted(folder_of(tmp_path, 12).glob("*.png"))
+    (tmp_path / "003.png").rename(tmp_path / "away")
+    with pytest.raises(
+        UnusableImagesError, match=r"got 1 of 12 that cannot be reached, the first .*003\.png \(No such"
+    ):
+        FileImages(paths)
+    monkeypatch.setattr(lost.time, "sleep", lambda _: (tmp_path / "away").rename(tmp_path / "003.png"))
+    assert len(FileImages(paths)) == 12
+
+
+def test_a_link_that_leads_nowhere_is_left_out_and_counted(tmp_path: Path) -> None:
+    folder_of(tmp_path / "images", 12)
+    (tmp_path / "images" / "gone.png").symlink_to(tmp_path / "nowhere")
+    with pytest.warns(SkippedImagesWarning, match=r"1 of 13 files .*gone\.png: a link that leads nowhere"):
+        assert len(open_dataset(tmp_path / "images", test_fraction=0).train) == 12
 
 
 def test_too_many_unreadable_headers_are_refused_before_any_work(tmp_path: Path) -> None:

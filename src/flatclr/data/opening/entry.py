@@ -8,6 +8,7 @@ from flatclr.checks import require_count, require_number
 from flatclr.data import embedded, named
 from flatclr.data.opening.hub import PREFIX, open_hub
 from flatclr.data.opening.known import DATASETS, data_folders, fashion_mnist_small, from_splits
+from flatclr.data.opening.names import expanded
 from flatclr.data.opening.paths import open_path
 from flatclr.data.opening.split import Split
 from flatclr.data.progress import Progress
@@ -35,7 +36,8 @@ def open_dataset(
             - `.npz` with images and labels, or train_images, train_labels, test_images, test_labels, or x and y, which
               are paired data if y is float
             - `.npy` images; `images.npy,labels.npy`; `x.npy,y.npy` for paired data if y is float
-            - `.tar` shards (WebDataset: key.jpg beside key.cls): one, a folder or a pattern `shards/*.tar`
+            - `.tar` shards (WebDataset: key.jpg beside key.cls): one, a folder, or a pattern, `shards/*.tar` or
+              `shards/{000..009}.tar`
             - `hf:NAME` or `hf:NAME:SPLIT` from the Hugging Face hub
         data_dir: where named datasets stand or are put, before $FLATCLR_DATA and ./data.
         image_size: side of the square images; the data's own size if None, for files at most 224.
@@ -87,6 +89,8 @@ def from_anywhere(spec: str | None) -> str | None:
         return spec
     whole = Path(spec).expanduser()
     parts = [whole] if whole.exists() else [Path(part.strip()).expanduser() for part in spec.split(",")]
+    if whole.suffix == ".tar" and any(any(part.parent.glob(part.name)) for part in map(Path, expanded(str(whole)))):
+        return str(whole.absolute())
     if all(part.exists() or any(part.parent.glob(part.name)) for part in parts):
         return ",".join(str(part.absolute()) for part in parts)
     return spec

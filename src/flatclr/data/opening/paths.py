@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flatclr.data.opening.folders import open_folder
 from flatclr.data.opening.known import DATASETS
-from flatclr.data.opening.names import nearest
+from flatclr.data.opening.names import expanded, nearest
 from flatclr.data.opening.numpy_files import open_npy, open_npy_pair, open_npz
 from flatclr.data.opening.shards import open_shards
 from flatclr.data.opening.split import Split
@@ -14,7 +14,7 @@ from flatclr.data.sources import Dataset
 
 
 def open_path(text: str, image_size: int | None, split: Split) -> Dataset:
-    """The dataset at a path, at two paths with a comma between, or of shards that match a pattern."""
+    """The dataset at a path, at two paths with a comma between, or of the shards that a pattern stands for."""
     path = Path(text).expanduser()
     if path.is_dir():
         return open_folder(path, image_size, split)
@@ -38,9 +38,22 @@ def _open_several(text: str, path: Path, image_size: int | None, split: Split) -
     paths = [Path(part.strip()).expanduser() for part in text.split(",")]
     if len(paths) == 2 and all(part.suffix == ".npy" for part in paths):
         return open_npy_pair((paths[0], paths[1]), image_size, split)
-    if path.suffix == ".tar" and (shards := sorted(path.parent.glob(path.name))):
+    if path.suffix == ".tar" and (shards := _shards(text)):
         return open_shards(path.parent.resolve().name, shards, image_size, split)
     raise FileNotFoundError(_absence(text, path))
+
+
+def _shards(text: str) -> list[Path]:
+    """Those that braces and wildcards stand for; each that braces name must be there."""
+    names = [Path(name).expanduser() for name in expanded(text)]
+    found = {name: sorted(name.parent.glob(name.name)) for name in names}
+    missing = [name for name in names if not found[name]]
+    if missing and len(missing) < len(names):
+        raise FileNotFoundError(
+            f"data must be shards that exist, got no {missing[0]}, and {len(missing)} of the {len(names)} that "
+            f"{text!r} stands for are missing; copy them, or name those that are there."
+        )
+    return list(dict.fromkeys(path for name in names for path in found[name]))
 
 
 def _absence(text: str, path: Path) -> str:

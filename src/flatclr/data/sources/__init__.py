@@ -10,9 +10,9 @@ from flatclr.data.sources.files import (
     FileImages,
     SkippedImagesWarning,
     TransparentImagesWarning,
-    UnusableImagesError,
     is_comparable,
 )
+from flatclr.data.sources.lost import UnusableImagesError
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
 from flatclr.data.sources.resident import ResidentImages

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from flatclr.data.arrays import CHUNK, checked_labels, require_room, rows_of
-from flatclr.data.decoding import JOB, UNREACHABLE, Decoders, available_cores
+from flatclr.data.decoding import JOB, Decoders, available_cores
 from flatclr.data.progress import Progress
 from flatclr.data.sources.blobs import Blob, DiskFile
 from flatclr.data.sources.headers import survey
+from flatclr.data.sources.lost import UnusableImagesError, require_reached, tried_again
 from flatclr.data.sources.resident import ResidentImages
 
 LARGEST_DEFAULT_SIZE = 224  # photographs are brought to this unless the user names a size
@@ -27,8 +28,6 @@ MOST_WORKERS = 16  # unless the user names more
 SMALLEST_BATCH = 2  # images: what must fit into memory at least
 PROCESSES_FROM = 2048  # images: to decode fewer takes no longer than to start processes for it
 
-
-PAUSES_S = (0.2, 0.8, 2.0)  # before files that are not reached are tried again
 FILES_SAMPLED, PIECE = 1000, 4096  # files and bytes of them that a fingerprint reads
 BY_CONTENT = "files-2:"  # what such fingerprints begin with
 
@@ -45,10 +44,6 @@ class SkippedImagesWarning(UserWarning):
 
 class TransparentImagesWarning(UserWarning):
     """Some images have an alpha channel and are put on white."""
-
-
-class UnusableImagesError(ValueError):
-    """Image files went missing, or more of them are damaged than the user allows."""
 
 
 class FileImages:
@@ -135,6 +130,7 @@ class FileImages:
         self.files, self.labels, self.classes, self.decoders = files, labels, classes, decoders
         self.image_size, self.channels, self.name = image_size, channels, name
         self.skipped: list[tuple[str, str]] = []  # name and what is wrong
+        self.shards, self.bad_shards = 0, list[tuple[str, str]]()  # how many, and name and what is wrong
         self.most_bad, self.transparent = 1.0, 0
         self._damaged: dict[int, str] = {}
         self._noting = Lock()
@@ -193,12 +189,38 @@ class FileImages:
         self.decoders.close()
         if not good:
             raise ValueError(f"{self.name} must hold readable images, got 0 of {len(self)}; check the files.")
-        return ResidentImages(
+        held = ResidentImages(
             images[: len(good)], rows_of(self.labels, torch.tensor(good)), self.classes, name=self.name
         )
+        held.shard_sizes = _shard_sizes([self.files[i] for i in good])
+        return held
+
+    def leave_out_shards(self, bad: Sequence[tuple[str, str]], *, of: int) -> None:
+        """Note that the files come from shards, and say which of these could not be read.
+
+        Args:
+            bad: name of each that could not, and what is wrong with it.
+            of: how many there are, these included.
+        """
+        self.shards, self.bad_shards = of, list(bad)
+        if bad:
+            path, reason = bad[0]
+            warnings.warn(
+                f"{self.name}: {len(bad)} of {of} shards cannot be read and are left out ({path}: {reason}); "
+                "`bad_shards` lists them.",
+                SkippedImagesWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """How many images come from each shard, in their order; nothing where they lie in files of their own."""
+        return _shard_sizes(self.files)
 
     def limit_bad(self, share: float) -> None:
         """From now on, refuse to go on with more unreadable images than this share of all.
+
+        Of shards one may be unreadable whatever its share, unless that is 0.
 
         Args:
             share: from 0 to 1.
@@ -208,6 +230,12 @@ class FileImages:
         """
         self.most_bad = share
         self._require_few_bad()
+        if len(self.bad_shards) > max(share * self.shards, float(share > 0)):
+            path, reason = self.bad_shards[0]
+            raise UnusableImagesError(
+                f"{self.name} must have at most {share:.3g} of its shards unreadable, got {len(self.bad_shards)} of "
+                f"{self.shards}, the first {path} ({reason}); mend them, or allow more with --max-bad-images."
+            )
 
     def fingerprint(self) -> str:
         """A hash of labels, classes, names and sizes of the files, and of the content of a thousand of them."""
@@ -221,28 +249,17 @@ class FileImages:
 
     def _decode(self, wanted: Sequence[int], out: Tensor) -> dict[int, str]:
         """Fill `out`; returns what is wrong, by row. What was damaged once stays so."""
-        wrong = self.decoders.decode([self.files[i] for i in wanted], out.numpy())
-        for pause in PAUSES_S:
-            lost = [row for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
-            if not lost:
-                break
-            time.sleep(pause)  # a network file system may come back
-            again = torch.empty(len(lost), *out.shape[1:], dtype=torch.uint8)
-            still = self.decoders.decode([self.files[wanted[row]] for row in lost], again.numpy())
-            out[lost] = again
-            wrong = {row: reason for row, reason in wrong.items() if row not in lost}
-            wrong |= {lost[row]: reason for row, reason in still.items()}
-        self._require_reached(wanted, wrong)
-        return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
+        files = [self.files[i] for i in wanted]
 
-    def _require_reached(self, wanted: Sequence[int], wrong: Mapping[int, str]) -> None:
-        lost = [(wanted[row], reason) for row, reason in wrong.items() if reason.startswith(UNREACHABLE)]
-        if lost:
-            i, reason = lost[0]
-            raise UnusableImagesError(
-                f"{self.name} must keep its images where they are, got {len(lost)} of {len(wanted)} that cannot be "
-                f"reached, the first {self.files[i].name} ({reason.removeprefix(UNREACHABLE)}); put them back."
-            )
+        def read(rows: list[int]) -> dict[int, str]:
+            again = torch.empty(len(rows), *out.shape[1:], dtype=torch.uint8)
+            still = self.decoders.decode([files[row] for row in rows], again.numpy())
+            out[rows] = again
+            return {rows[row]: reason for row, reason in still.items()}
+
+        wrong = tried_again(self.decoders.decode(files, out.numpy()), read)
+        require_reached(self.name, files, wrong)
+        return wrong | {row: self._damaged[i] for row, i in enumerate(wanted) if i in self._damaged}
 
     def _require_few_bad(self) -> None:
         bad, total = len(self.skipped), len(self.files) + len(self.skipped) - len(self._damaged)
@@ -317,6 +334,11 @@ def _sampled(file: Blob) -> bytes:
 def _piece(stream: BinaryIO, start: int, length: int) -> bytes:
     stream.seek(start)
     return stream.read(length)
+
+
+def _shard_sizes(files: Sequence[Blob]) -> tuple[int, ...]:
+    runs = groupby(files, lambda file: getattr(file, "shard", None))
+    return tuple(len(list(run)) for shard, run in runs if shard is not None)
 
 
 def _by_processes(files: Sequence[Blob]) -> bool:

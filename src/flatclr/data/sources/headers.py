@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from flatclr.data.decoding import has_alpha, reason_of
-from flatclr.data.sources.blobs import Blob
+from flatclr.data.decoding import has_alpha, what_is_wrong
+from flatclr.data.sources.blobs import Blob, DiskFile
+from flatclr.data.sources.lost import require_reached, tried_again
 
 HEADERS_CHECKED = 100_000  # of more files, this many evenly spaced ones
 
@@ -34,11 +35,17 @@ class _Header(NamedTuple):
 
 
 def survey(files: Sequence[Blob], *, workers: int, name: str) -> Survey:
-    """Read the headers; refuse files of which none is an image."""
+    """Read the headers; refuse files that cannot be reached, and files of which none is an image."""
     step = -(-len(files) // HEADERS_CHECKED) or 1
+    headers: dict[int, _Header | str] = {}
     with ThreadPoolExecutor(workers, thread_name_prefix="flatclr-headers") as pool:
-        headers = dict(zip(range(0, len(files), step), pool.map(_header, files[::step]), strict=True))
-    unreadable = {i: header for i, header in headers.items() if isinstance(header, str)}
+
+        def read(numbers: Sequence[int]) -> dict[int, str]:
+            headers.update(zip(numbers, pool.map(_header, [files[i] for i in numbers]), strict=True))
+            return {i: header for i in numbers if isinstance(header := headers[i], str)}
+
+        unreadable = tried_again(read(range(0, len(files), step)), read)
+    require_reached(name, files, unreadable)
     readable = [header for header in headers.values() if not isinstance(header, str)]
     if not readable:
         first = next((f"; the first is {files[i].name}: {reason}" for i, reason in unreadable.items()), "")
@@ -54,4 +61,6 @@ def _header(file: Blob) -> _Header | str:
             gray = image.mode in ("1", "L", "LA", "I") or image.mode.startswith("I;16")
             return _Header(min(image.size), gray, has_alpha(image))
     except Exception as error:  # decoders fail in many ways on damaged files
-        return reason_of(error)
+        if isinstance(error, FileNotFoundError) and isinstance(file, DiskFile) and file.path.is_symlink():
+            return "a link that leads nowhere"
+        return what_is_wrong(error)

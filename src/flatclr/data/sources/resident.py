@@ -57,6 +57,7 @@ class ResidentImages:
                 "ResidentImages.of takes other shapes and types."
             )
         self.name, self.images = name, images
+        self.shard_sizes: tuple[int, ...] = ()  # how many came from each shard, if they did
         self.labels, self.classes = checked_labels(labels, classes, images=len(images), name=name)
         self.targets = targets
         if targets is not None:

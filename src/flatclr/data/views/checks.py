@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatclr.checks import FLOAT_TYPES, require_count, require_number
+from flatclr.checks import FLOAT_TYPES, require_count, require_dense, require_number, shown
 
 
 def require_images(images: Any, *, bytes_too: bool = False) -> None:
@@ -26,13 +26,16 @@ def require_images(images: Any, *, bytes_too: bool = False) -> None:
     if images.dtype not in FLOAT_TYPES and not (bytes_too and images.dtype == torch.uint8):
         kinds = "uint8 or floating point" if bytes_too else "floating point"
         raise TypeError(f"images must be {kinds}, got {images.dtype}; convert to float in [0, 1].")
+    require_dense("images", images)
 
 
 def checked_sides(size: Any) -> tuple[int, int]:
     """(height, width) from a side or both."""
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, Sequence) or len(sides) != 2:
-        raise TypeError(f"size must be a whole number or (height, width), got {size!r}; pass the side of the views.")
+        raise TypeError(
+            f"size must be a whole number or (height, width), got {shown(size)}; pass the side of the views."
+        )
     for side in sides:
         require_count("size", side, advice="pass the side of the views in pixels.")
     return sides[0], sides[1]
@@ -63,7 +66,7 @@ def _require_one_per_image(name: str, value: Any, images: Tensor) -> None:
 def checked_channel_values(name: str, value: Any, above: float = -math.inf) -> tuple[float, ...]:
     """A sequence of finite numbers above a limit, as a tuple."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise TypeError(f"{name} must be one number per channel, got {value!r}; pass a tuple, say (0.5,).")
+        raise TypeError(f"{name} must be one number per channel, got {shown(value)}; pass a tuple, say (0.5,).")
     for entry in value:
         require_number(name, entry, above=above)
     return tuple(float(entry) for entry in value)

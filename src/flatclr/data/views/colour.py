@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from flatclr.checks import require_number
 from flatclr.data.views.checks import (
     checked_channel_values,
     flags_per_sample,
@@ -141,6 +142,7 @@ def luminance(images: Tensor) -> Tensor:
     >>> luminance(torch.tensor([0.0, 0.0, 1.0]).view(1, 3, 1, 1)).flatten()
     tensor([0.1140])
     """
+    require_images(images, bytes_too=True)
     if images.shape[1] == 1:
         return images
     red, green, blue = _channels(images)
@@ -171,7 +173,8 @@ def solarize(images: Tensor, flags_N: Tensor, threshold: float) -> Tensor:
     tensor([0.2500, 0.2500])
     """
     require_images(images)
-    return torch.where(flags_per_sample("solarize", flags_N, images) & (images >= threshold), 1 - images, images)
+    require_number("threshold", threshold, advice="images are in [0, 1].")
+    return torch.where(flags_per_sample("solarize", flags_N, images) & (images >= float(threshold)), 1 - images, images)
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

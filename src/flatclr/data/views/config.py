@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatclr.checks import require_number
+from flatclr.checks import require_number, shown
 from flatclr.data.views.checks import checked_channel_values
 
 
@@ -95,7 +95,8 @@ class ViewConfig:
 
     def _check_statistics(self) -> None:
         if (self.mean is None) != (self.std is None):
-            raise ValueError(f"mean and std must come together, got {self.mean} and {self.std}; pass both or neither.")
+            got = f"{shown(self.mean)} and {shown(self.std)}"
+            raise ValueError(f"mean and std must come together, got {got}; pass both or neither.")
         if self.mean is None or self.std is None:
             return
         object.__setattr__(self, "mean", checked_channel_values("mean", self.mean))
@@ -109,7 +110,7 @@ class ViewConfig:
 
 def _range(name: str, value: Any) -> tuple[float, float]:
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise TypeError(f"{name} must be a pair (low, high), got {value!r}; pass two numbers.")
+        raise TypeError(f"{name} must be a pair (low, high), got {shown(value)}; pass two numbers.")
     low, high = value
     for end in (low, high):
         require_number(name, end, above=0)

@@ -54,14 +54,8 @@ def draw_views(
     (torch.Size([4, 4]), torch.bool)
     """
     advice = "pass the size of the images and of the global batch."
-    require_count("samples", samples, advice=advice)
     require_count("height", height, advice=advice)
     require_count("width", width, advice=advice)
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator, got {type(generator).__name__}; "
-            "use torch.Generator().manual_seed(seed)."
-        )
     drawn = views_from(config, draw_uniforms(samples, generator), height=height, width=width)
     return drawn if device is None else drawn.to(device)
 
@@ -79,6 +73,12 @@ def draw_uniforms(samples: int, generator: torch.Generator) -> Tensor:
     >>> draw_uniforms(4, torch.Generator().manual_seed(0)).shape
     torch.Size([4, 32])
     """
+    require_count("samples", samples, advice="pass the size of the global batch.")
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator, got {type(generator).__name__}; "
+            "use torch.Generator().manual_seed(seed)."
+        )
     return torch.rand(samples, 2 * CROP_PROPOSALS + 12, generator=generator, device=generator.device)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flatclr.checks import require_count
+from flatclr.data.views.checks import checked_channel_values
 from flatclr.data.views.config import ViewConfig
 
 
@@ -44,6 +46,7 @@ def views_for(channels: int) -> ViewConfig:
     >>> views_for(1) == grayscale_views()
     True
     """
+    require_count("channels", channels, advice="1 is grayscale, 3 is RGB.")
     return grayscale_views() if channels == 1 else simclr_cifar_views()
 
 
@@ -87,6 +90,6 @@ def no_augmentation(*, mean: Sequence[float] | None = None, std: Sequence[float]
         flip_probability=0.0,
         jitter_probability=0.0,
         grayscale_probability=0.0,
-        mean=None if mean is None else tuple(mean),
-        std=None if std is None else tuple(std),
+        mean=None if mean is None else checked_channel_values("mean", mean),
+        std=None if std is None else checked_channel_values("std", std),
     )
