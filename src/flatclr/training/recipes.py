@@ -33,15 +33,17 @@ def small_images() -> TrainConfig:
 
 
 def cifar10_fast() -> TrainConfig:
-    """As small-images on CIFAR-10, with few evaluations, on all images: for the least time to a given accuracy."""
+    """As small-images on CIFAR-10, longer, compiled, with few evaluations, on all images: for the least time to 90 %."""
     return replace(
         small_images(),
         data="cifar10",
+        epochs=210.0,
+        compile=True,
         log_every=195,
-        eval_every=5850,
+        eval_every=8190,
         eval_start=False,
         eval_samples=50_000,
-        checkpoint_every=5850,
+        checkpoint_every=8190,
     )
 
 
