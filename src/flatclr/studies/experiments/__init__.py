@@ -10,6 +10,10 @@ from flatclr.studies.study import Study
 STUDIES = {
     name: f"{__name__}.{name.replace('-', '_')}"
     for name in (
+        "precision-or-starvation",
+        "log-k-curse",
+        "bounds-and-limits",
+        "convergence",
         "f-information",
         "cost",
     )
