@@ -189,7 +189,7 @@ def judge_info_nce(found: Found) -> Verdict:
     words, batches = [], batches_of(found)
     for level in BATCH_LEVELS:
         arm = info_arm(level)
-        words += [exactly(found.mean(arm, f"gap_{k}").high >= 0) for k in batches]
+        words += [exactly(not found.mean(arm, f"gap_{k}").high < 0) for k in batches]
         for small, large in pairwise(batches):
             one, other = found.values(arm, f"gap_{small}"), found.values(arm, f"gap_{large}")
             words.append(above(mean_score([a - b for a, b in zip(one, other, strict=True)])))
