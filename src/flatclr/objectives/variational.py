@@ -313,8 +313,8 @@ class NWJ(Objective):
         loss = mean_i [mean_j exp(s_ij - 1) - p_i],  at its optimum s = 1 + log r for the density ratio r
 
     Unbiased for a fixed critic; it varies strongly when the information is large. Cosines times a fixed beta cannot
-    find the offset that the optimum has: with `running_offset` the critic is s + 1 - m, where m is the log mean exp of the
-    negatives' scores over earlier batches. The value is a lower bound all the same, TUBA's with the baseline e^m.
+    find the offset that the optimum has: with `running_offset` the critic is s + 1 - m, where m is the log mean exp of
+    the negatives' scores over earlier batches. The value is a lower bound all the same, TUBA's with the baseline e^m.
 
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
