@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections import deque
@@ -85,6 +86,9 @@ def make(run: Run, site: Site) -> Ended:
         return Ended(run.name, time.monotonic() - started, f"{type(error).__name__}: {error}".splitlines()[0])
     seconds = round(time.monotonic() - started, 2)
     keep(site.home, run, Kept(run.name, run.arm, run.seed, run.settings, numbers, seconds, site.environment))
+    shutil.rmtree(job.folder, ignore_errors=True)  # checkpoints, which only going on needs
+    with suppress(OSError):
+        job.folder.parent.rmdir()
     return Ended(run.name, seconds)
 
 

@@ -12,8 +12,10 @@ STUDIES = {
     for name in (
         "precision-or-starvation",
         "log-k-curse",
+        "ess-evolution",
         "bounds-and-limits",
         "convergence",
+        "small-batches",
         "f-information",
         "cost",
     )
