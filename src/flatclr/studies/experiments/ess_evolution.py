@@ -76,8 +76,8 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def judge_info(found: Found) -> Verdict:
-    score = mean_score(trend(found, INFO, "ess_with_positive"))
-    says = f"InfoNCE's own weights change by {score_text(score, 3)}, negatives alone by {score_text(mean_score(trend(found, INFO, 'ess')), 3)}."
+    score, others = (mean_score(trend(found, INFO, number)) for number in ("ess_with_positive", "ess"))
+    says = f"InfoNCE's own weights change by {score_text(score, 3)}, negatives alone by {score_text(others, 3)}."
     return Verdict(below(score), says, score)
 
 
@@ -88,15 +88,11 @@ def judge_flat(found: Found) -> Verdict:
 
 
 def judge_apart(found: Found) -> Verdict:
-    differences = [
-        ends(flat, "ess")[1] - ends(info, "ess_with_positive")[1]
-        for flat, info in zip(found.of(FLAT), found.of(INFO), strict=True)
-    ]
-    alike = [
-        ends(flat, "ess")[1] - ends(info, "ess")[1] for flat, info in zip(found.of(FLAT), found.of(INFO), strict=True)
-    ]
-    score, same = mean_score(differences), mean_score(alike)
-    says = f"FlatNCE over negatives less InfoNCE's own: {score_text(score, 3)}; both over negatives: {score_text(same, 3)}."
+    pairs = list(zip(found.of(FLAT), found.of(INFO), strict=True))
+    score = mean_score([ends(flat, "ess")[1] - ends(info, "ess_with_positive")[1] for flat, info in pairs])
+    same = mean_score([ends(flat, "ess")[1] - ends(info, "ess")[1] for flat, info in pairs])
+    own = f"FlatNCE over negatives less InfoNCE's own: {score_text(score, 3)}"
+    says = f"{own}; both over negatives: {score_text(same, 3)}."
     return Verdict(together([above(score), above(same)]), says, same)
 
 
@@ -105,10 +101,10 @@ STUDY = Study(
     title="How the effective sample size moves",
     source=f"{FLATNCE}, Fig. 6",
     experiment=(
-        "A small CNN on the embedded Fashion-MNIST images, batch 32, temperature 0.1, 600 steps. ESS over negatives, and "
-        "of InfoNCE's own weights, which the positive is in: exp(2 lae(p, l) - lae(2p, l2)) / (K + 1)."
+        "A small CNN on the embedded Fashion-MNIST images, batch 32, temperature 0.1, 600 steps. ESS over negatives, "
+        "and of InfoNCE's own weights, which the positive is in: exp(2 lae(p, l) - lae(2p, l2)) / (K + 1)."
     ),
-    changed="small images on a CPU instead of CIFAR-10 on a GPU; the paper does not say which ESS it shows, so both are.",
+    changed="small images on a CPU instead of CIFAR-10; the paper does not say which ESS it shows, so both are.",
     claims=(
         Claim(
             f"{FLATNCE}, Fig. 6",

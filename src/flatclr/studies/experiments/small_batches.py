@@ -140,13 +140,13 @@ STUDY = Study(
     title="Small batches on CIFAR-10",
     source=f"{FLATNCE}, Fig. 3 and 7",
     experiment=(
-        f"ResNet-18, CIFAR-10, {EPOCHS:g} epochs: InfoNCE at temperature 0.5 and 0.2 and FlatNCE with the ESS held at "
-        f"0.25, at batch {SMALL} and {LARGE}; then temperature 0.1, batch 16 and 128, and ESS targets at {TARGET_EPOCHS:g} "
+        f"ResNet-18, CIFAR-10, {EPOCHS:g} epochs: InfoNCE at temperature 0.5 and 0.2 and FlatNCE with the ESS "
+        f"held at 0.25, at batch {SMALL} and {LARGE}; then temperature 0.1, batch 16 and 128, and ESS targets at {TARGET_EPOCHS:g} "
         "epochs. kNN along, kNN and linear probe on test images at the end."
     ),
     changed=(
-        "ResNet-18 instead of 50, so that it fits one GPU; learning rates by batch from held-out images, the same for "
-        "all objectives; InfoNCE's temperature chosen by held-out kNN of shorter runs; 100 epochs, since the paper says "
+        "ResNet-18 instead of 50, so that it fits one GPU; learning rates by batch from held-out images, the same "
+        "for all objectives; InfoNCE's temperature chosen by held-out kNN of shorter runs; 100 epochs, since the paper says "
         "that models are alike before epoch 50."
     ),
     claims=(
