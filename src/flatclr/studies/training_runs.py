@@ -95,8 +95,8 @@ def training_run(
 def measure(job: Job) -> Numbers:
     """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too."""
     settings, folder = job.settings, job.folder / "run"
-    config = config_of(job)
     data = data_of(settings)
+    config = config_of(job).changed(data=None if data is not None else settings["data"])
     try:
         train(config, data=data, auto_resume=True, stop=job.stop)
     except TrainingInterruptedError:
@@ -126,13 +126,16 @@ def config_of(job: Job) -> TrainConfig:
     return recipe.changed(**changed, data=None, seed=job.seed, device=job.device, out=out)
 
 
-def data_of(settings: Mapping[str, Any]) -> Dataset:
-    """The images; of a smoke test few, and with held-out training images in the place of the test images."""
+def data_of(settings: Mapping[str, Any]) -> Dataset | None:
+    """The images; of a smoke test few, and with held-out training images in the place of the test images.
+
+    None for image files that are to be opened by the run itself.
+    """
     name = settings["data"]
     dataset = open_dataset(None if name == EMBEDDED else name, download=False)
     train_part, test_part = dataset.train, dataset.test
-    assert isinstance(train_part, ResidentImages)
-    assert isinstance(test_part, ResidentImages)
+    if not isinstance(train_part, ResidentImages) or not isinstance(test_part, ResidentImages):
+        return None
     if settings.get("quick"):
         train_part, test_part = (_some(part, QUICK_IMAGES) for part in (train_part, test_part))
     if settings.get("held_out"):

@@ -15,9 +15,16 @@ STUDIES = {
         "ess-evolution",
         "bounds-and-limits",
         "convergence",
+        "gradient-noise",
         "small-batches",
-        "f-information",
+        "large-batches",
+        "imagenet-style",
+        "flo-attempts",
         "cost",
+        "f-information",
+        "nine-methods",
+        "gaussian-or-cosine",
+        "align-uniform",
     )
 }
 """The module of every study by its name on the command line."""

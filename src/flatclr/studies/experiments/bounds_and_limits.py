@@ -83,7 +83,7 @@ def _moment(pairs: GaussianPairs, power: int) -> float:
     determinant = (1 + a * rho**2) ** 2 - (a * rho) ** 2
     if determinant <= 0 or 1 + a * (rho**2 - rho) <= 0:
         return math.inf
-    return ((1 - rho**2) ** (-power / 2) * determinant**-0.5) ** pairs.dimensions
+    return math.pow((1 - rho**2) ** (-power / 2) / math.sqrt(determinant), pairs.dimensions)
 
 
 def measure_entropy(job: Job) -> Numbers:

@@ -116,7 +116,7 @@ def is_zero(numbers: Numbers) -> bool:
 
 
 def table(found: Found) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for arm in found.arms:
         runs = [kept.numbers for kept in found.of(arm)]
         rows.append(

@@ -45,7 +45,7 @@ def trend(found: Found, arm: str, number: str) -> list[float]:
 
 
 def table(found: Found) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for arm in found.arms:
         for number, meaning in ESS.items():
             both = [ends(kept, number) for kept in found.of(arm)]

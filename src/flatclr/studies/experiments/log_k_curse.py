@@ -48,7 +48,7 @@ def cells_of(found: Found) -> list[tuple[int, str]]:
 
 
 def table(found: Found) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for batch, scale in cells_of(found):
         info, flat = (arm_of(objective, batch, scale) for objective in (INFO, FLAT))
         bounds = [f"{found.mean(arm, 'batch_mi_nats').value:.2f}" for arm in (info, flat)]

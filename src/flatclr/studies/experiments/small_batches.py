@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from flatclr.plots import COLOURS, new_figure
+from flatclr.studies.accuracies import knn_figure, percent
 from flatclr.studies.judging import HELD, OPEN, Verdict, above, below, score_text
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
@@ -73,26 +73,8 @@ def table(found: Found) -> list[Row]:
     ]
 
 
-def percent(found: Found, arm: str, number: str) -> str:
-    score = found.mean(arm, number)
-    return score_text(type(score)(100 * score.value, 100 * score.low, 100 * score.high), 1)
-
-
 def draw(found: Found) -> dict[str, Figure]:
-    figure = new_figure(7.2, 3.6)
-    axes = figure.subplots()
-    arms = [arm for arm in found.arms if "held out" not in arm and "target" not in arm]
-    for number, arm in enumerate(arms):
-        rows = [row for row in found.one(arm).numbers["evaluations"] if "knn" in row]
-        epochs, accuracy = [row["epoch"] for row in rows], [100 * row["knn"] for row in rows]
-        axes.plot(
-            epochs, accuracy, color=COLOURS[number % len(COLOURS)], linestyle="-" if "32" in arm else "--", label=arm
-        )
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("kNN %")
-    axes.set_title("Accuracy along training")
-    axes.legend(fontsize=6)
-    return {"figure": figure}
+    return {"figure": knn_figure(found, [arm for arm in found.arms if "held out" not in arm and "target" not in arm])}
 
 
 def best_info_nce(found: Found, batch: int) -> str:
@@ -140,14 +122,14 @@ STUDY = Study(
     title="Small batches on CIFAR-10",
     source=f"{FLATNCE}, Fig. 3 and 7",
     experiment=(
-        f"ResNet-18, CIFAR-10, {EPOCHS:g} epochs: InfoNCE at temperature 0.5 and 0.2 and FlatNCE with the ESS "
-        f"held at 0.25, at batch {SMALL} and {LARGE}; then temperature 0.1, batch 16 and 128, and ESS targets at {TARGET_EPOCHS:g} "
-        "epochs. kNN along, kNN and linear probe on test images at the end."
+        f"ResNet-18, CIFAR-10, {EPOCHS:g} epochs: InfoNCE at temperature 0.5 and 0.2 and FlatNCE with the ESS held at "
+        f"0.25, at batch {SMALL} and {LARGE}; then temperature 0.1, batch 16 and 128, and ESS targets at "
+        f"{TARGET_EPOCHS:g} epochs. kNN along, kNN and linear probe on test images at the end."
     ),
     changed=(
-        "ResNet-18 instead of 50, so that it fits one GPU; learning rates by batch from held-out images, the same "
-        "for all objectives; InfoNCE's temperature chosen by held-out kNN of shorter runs; 100 epochs, since the paper says "
-        "that models are alike before epoch 50."
+        "ResNet-18 instead of 50, so that it fits one GPU; learning rates by batch from held-out images, the same for "
+        "all objectives; InfoNCE's temperature chosen by held-out kNN of shorter runs; 100 epochs, since the paper "
+        "says that models are alike before epoch 50."
     ),
     claims=(
         Claim(
