@@ -78,6 +78,6 @@ UNJUDGED = (
     Unjudged(
         f"{INFOMAX}, text",
         "The experiment on sentences of BookCorpus.",
-        "BookCorpus",
+        "BookCorpus; `flatclr train --data FILE.txt` pairs adjacent sentences of any text for a bi-GRU",
     ),
 )

@@ -128,7 +128,7 @@ class TrainConfig:
     encoder: str = setting(
         "auto",
         "network",
-        "The encoder: cnn, mlp, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: one for the data.",
+        "The encoder: cnn, mlp, bigru, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: what suits.",
         text("'resnet18', or pass one of your own to flatclr.train"),
     )
     encoder_options: Mapping[str, Any] = setting(
