@@ -9,7 +9,7 @@ import pytest
 from flatclr.runs import RunDirectory
 from flatclr.studies import Job
 from flatclr.studies.execution import Site, make
-from flatclr.studies.training_runs import QUICK_IMAGES, data_of, measure, training_run
+from flatclr.studies.training_runs import QUICK_IMAGES, data_of, located, measure, training_run
 from flatclr.training.errors import TrainingInterruptedError
 
 
@@ -49,3 +49,13 @@ def test_held_out_images_are_training_images_that_are_not_trained_on() -> None:
     assert len(held.train) + len(held.test) == len(whole.train) == QUICK_IMAGES  # type: ignore[arg-type]
     of_training = {bytes(image.numpy()) for image in whole.train.images}  # type: ignore[union-attr]
     assert all(bytes(image.numpy()) in of_training for image in held.test.images)  # type: ignore[union-attr]
+
+
+def test_data_are_found_where_named_datasets_are_and_kept_by_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "digits.npz").touch()
+    monkeypatch.setenv("FLATCLR_DATA", str(tmp_path))
+    assert located("digits.npz") == str(tmp_path / "digits.npz")
+    assert located("cifar10") == "cifar10"
+    assert located("nowhere") == "nowhere"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from flatclr.data import Dataset, ResidentImages, open_dataset, seeded_generator
+from flatclr.data import DATASETS, Dataset, ResidentImages, open_dataset, seeded_generator
+from flatclr.data.opening.known import data_folders
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.runs import RunDirectory
 from flatclr.studies.study import Job, Numbers, Run
@@ -96,7 +98,7 @@ def measure(job: Job) -> Numbers:
     """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too."""
     settings, folder = job.settings, job.folder / "run"
     data = data_of(settings)
-    config = config_of(job).changed(data=None if data is not None else settings["data"])
+    config = config_of(job).changed(data=None if data is not None else located(settings["data"]))
     try:
         train(config, data=data, auto_resume=True, stop=job.stop)
     except TrainingInterruptedError:
@@ -108,7 +110,7 @@ def measure(job: Job) -> Numbers:
         data,
         settings["protocols"],
         random_row=False,
-        transfer_data=settings["transfer"],
+        transfer_data=settings["transfer"] and located(settings["transfer"]),
         device=job.device,
         draws=2,
     )
@@ -132,7 +134,7 @@ def data_of(settings: Mapping[str, Any]) -> Dataset | None:
     None for image files that are to be opened by the run itself.
     """
     name = settings["data"]
-    dataset = open_dataset(None if name == EMBEDDED else name, download=False)
+    dataset = open_dataset(None if name == EMBEDDED else located(name), download=False)
     train_part, test_part = dataset.train, dataset.test
     if not isinstance(train_part, ResidentImages) or not isinstance(test_part, ResidentImages):
         return None
@@ -143,6 +145,14 @@ def data_of(settings: Mapping[str, Any]) -> Dataset | None:
         order = torch.randperm(len(train_part), generator=seeded_generator(0, "held out"))
         train_part, test_part = train_part.subset(order[count:], "train"), train_part.subset(order[:count], "held out")
     return Dataset(dataset.name, train_part, test_part)
+
+
+def located(name: str) -> str:
+    """Data by name; a file or folder is looked for here, in $FLATCLR_DATA and in ./data, and kept by its name alone."""
+    if name in DATASETS:
+        return name
+    places = (folder / name for folder in (Path(), *data_folders(None)))
+    return str(next((place for place in places if place.exists()), name))
 
 
 def _some(images: ResidentImages, count: int) -> ResidentImages:
