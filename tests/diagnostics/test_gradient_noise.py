@@ -33,7 +33,7 @@ def draws(batches: int, size: int, mean: float = 0.5) -> Tensor:
 
 
 def test_the_ratio_is_the_trace_of_the_covariance_over_the_squared_mean() -> None:
-    size, batches = 8, 4000
+    size, batches = 8, 1500
     noise = gradient_noise(Means().double(), mean_loss, draws(batches, size))
     assert noise.layers == ["first", "second"]
     truth = (3 / size) / (3 * 0.5**2)  # of each layer; twice the gradient has the same ratio
@@ -41,7 +41,7 @@ def test_the_ratio_is_the_trace_of_the_covariance_over_the_squared_mean() -> Non
         low, high = noise.interval(layer)
         assert low < noise.ratio(layer) < high
         assert noise.ratio(layer) == pytest.approx(truth, rel=4 * (high - low) / noise.ratio(layer))
-        assert (high - low) / truth < 0.2
+        assert (high - low) / truth < 0.3
 
 
 def test_the_ratio_equals_the_unbiased_sums_over_pairs() -> None:
