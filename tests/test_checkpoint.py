@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from flatclr import checkpoint
+from flatclr.models.trained import load_network
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
@@ -40,6 +41,16 @@ def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     assert sorted(p.name for p in (run / "checkpoint").iterdir()) == [
         *("step-000000012.pt", "step-000000012.sha256", "step-000000014.pt", "step-000000014.sha256")
     ]
+
+
+def test_checkpoints_of_every_so_many_steps_stay_and_can_be_opened(tmp_path: Path) -> None:
+    run = train(config(tmp_path / "run", 14, checkpoint_every=3, keep_checkpoints="every:4")).path
+    assert sorted(checkpoint.steps_in(run / "checkpoint")) == [4, 8, 12, 14]
+    early, late = (load_network(run, step=step).state_dict() for step in (4, None))
+    assert any(not torch.equal(early[name], late[name]) for name in early)
+    assert checkpoint.load_checkpoint(run / "checkpoint", step=8).step == 8
+    with pytest.raises(FileNotFoundError, match=r"must hold a checkpoint of step 5, got those of \[4, 8, 12, 14\]"):
+        load_network(run, step=5)
 
 
 def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(

@@ -7,7 +7,7 @@
 30
 """
 
-from flatclr import diagnostics, mi, objectives
+from flatclr import diagnostics, mi, objectives, studies
 from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.models.saving import load_encoder
@@ -81,5 +81,6 @@ __all__ = [
     "pairwise_mean",
     "stats_from_scores",
     "stats_of",
+    "studies",
     "train",
 ]

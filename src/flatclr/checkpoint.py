@@ -37,7 +37,9 @@ class Loaded:
     unchecked: bool = False
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, identity: str = "") -> Path:
+def save_checkpoint(
+    folder: Path, step: int, state: Mapping[str, Any], *, identity: str = "", keep_every: int | None = None
+) -> Path:
     """Write one checkpoint and its checksum, then drop all but the last two of this run.
 
     Nothing older is touched until the new one is whole on disk, so a full disk or a killed process costs at most the
@@ -48,6 +50,7 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, identi
         step: after which it is taken.
         state: to keep.
         identity: of the run, as JSON; checkpoints of another are left alone.
+        keep_every: those whose step is a multiple of it stay too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
@@ -56,6 +59,8 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, identi
     note = f"{hashlib.sha256(content).hexdigest()}\n{_mark(identity)}\n"
     replace_files({_checksum_path(path): note.encode(), path: content})
     for old in [step for step in sorted(steps_in(folder)) if _is_own(_path(folder, step), identity)][:-KEPT]:
+        if keep_every is not None and old % keep_every == 0:
+            continue
         for file in (_path(folder, old), _checksum_path(_path(folder, old))):
             if not file.is_dir():  # what somebody put in its place is theirs
                 file.unlink(missing_ok=True)
@@ -67,21 +72,33 @@ def has_checkpoints(folder: Path) -> bool:
     return bool(steps_in(folder))
 
 
-def load_checkpoint(folder: Path, *, map_location: str | torch.device = "cpu", identity: str | None = None) -> Loaded:
+def load_checkpoint(
+    folder: Path,
+    *,
+    map_location: str | torch.device = "cpu",
+    identity: str | None = None,
+    step: int | None = None,
+) -> Loaded:
     """The newest whole checkpoint; damaged newer ones are named in `passed_over`.
 
     Args:
         folder: of the checkpoints.
         map_location: where its tensors go.
         identity: of the run it must belong to; None for any.
+        step: after which it was taken; None: the last.
 
     Raises:
-        FileNotFoundError: none is whole.
+        FileNotFoundError: none is whole, or there is none of that step.
         ValueError: the newest whole one belongs to another run.
     """
     passed_over: list[str] = []
-    for step in sorted(steps_in(folder), reverse=True):
-        path = _path(folder, step)
+    there = sorted(steps_in(folder), reverse=True)
+    if step is not None and step not in there:
+        raise FileNotFoundError(
+            f"{folder} must hold a checkpoint of step {step}, got those of {sorted(there)}; pick one."
+        )
+    for taken in there if step is None else [step]:
+        path = _path(folder, taken)
         state, problem = _read(path, map_location)
         if state is not None:
             owner = state.get(RUN, "")
@@ -90,7 +107,7 @@ def load_checkpoint(folder: Path, *, map_location: str | torch.device = "cpu", i
                     f"{path} must belong to the run beside it, got one of another ({_difference(owner, identity)}); "
                     "move it away."
                 )
-            return Loaded(step, state, tuple(passed_over), unchecked=not owner)
+            return Loaded(taken, state, tuple(passed_over), unchecked=not owner)
         passed_over.append(f"{path.name}: {problem}")
     found = "; ".join(passed_over) or "none"
     raise FileNotFoundError(

@@ -33,7 +33,7 @@ LEFT_BY_RUNS = (
 WITHOUT_EFFECT = (  # settings that leave the weights as they are; the data have a fingerprint of their own
     *("out", "data", "data_dir", "workers", "resident_gib", "max_bad_images", "device", "graph", "compile", "wandb"),
     *("log_every", "eval_every", "eval_start", "eval_samples", "checkpoint_every", "checkpoint_minutes"),
-    "max_bad_steps",
+    *("max_bad_steps", "keep_checkpoints", "probe_every"),
 )
 
 

@@ -514,3 +514,85 @@ def test_a_sample_cannot_tell_entropies_beyond_ln_2kn2() -> None:
         assert 1 - no_repeat < 1 / (4 * k)
         few = 2 * k * n  # without the square a repeat is near certain, and would be evidence
         assert math.exp(sum(math.log1p(-i / few) for i in range(n))) < 0.1
+
+
+# 12. The review: ascent, and the positive in Lemma 3.3
+
+
+def test_descending_flat_nce_is_ascending_its_bound():
+    scores = random_scores(4, 6).requires_grad_()
+    bound = (scores.diagonal() - off_diagonal(scores).logsumexp(1)).mean()
+    (uphill,) = torch.autograd.grad(bound, scores)
+    (downhill,) = torch.autograd.grad(nce.flat_nce(stats_from_scores(scores)).mean(), scores)
+
+    torch.testing.assert_close(downhill, -uphill)
+    with torch.no_grad():
+        moved = scores + 1e-3 * uphill
+        assert (moved.diagonal() - off_diagonal(moved).logsumexp(1)).mean() > bound
+
+
+def test_the_best_u_gives_info_nce_exactly_when_the_positive_is_in_the_contrast():
+    scores = random_scores(6, 6)
+    contrasts = (scores - scores.diagonal().unsqueeze(1)).exp()
+    with_positive = contrasts.mean(1)
+    without = off_diagonal(contrasts).mean(1)
+
+    def best_bound(contrast_N: Tensor) -> Tensor:
+        u_N = contrast_N.log()
+        return -(u_N + (-u_N).exp() * contrast_N - 1).mean()
+
+    info_nce = (scores.diagonal() - (scores.exp().mean(1)).log()).mean()
+    torch.testing.assert_close(best_bound(with_positive), info_nce)
+    assert not torch.isclose(best_bound(without), info_nce)
+
+
+# 13. The paper: the change of variable, the optimal u, and the re-scaled copy
+
+
+def test_the_change_of_variable_needs_the_minus_sign_inside_the_logarithm():
+    t = torch.tensor([0.2, 1.0, 7.0], dtype=torch.float64)
+    v = -1 / t  # where -log t = max_v (v t + 1 + log(-v)), over v < 0
+    torch.testing.assert_close(v * t + 1 + (-v).log(), -t.log())
+    u = -(-v).log()
+
+    torch.testing.assert_close(u + (-u).exp() * t - 1, t.log())
+    assert (-v.log()).isnan().all()
+
+
+def test_the_optimal_u_is_minus_the_score_plus_a_function_of_the_anchor():
+    scores = random_scores(5, 7)
+    stats = stats_from_scores(scores)
+    positive_N = scores.diagonal()
+    of_anchor_N = off_diagonal(scores).exp().mean(1).log()
+    best = variational.flo(stats, -positive_N + of_anchor_N)
+
+    for shift in (-0.3, 0.3):
+        assert (variational.flo(stats, -positive_N + of_anchor_N + shift) > best).all()
+    assert (variational.flo(stats, positive_N + of_anchor_N) >= best).all()
+    assert variational.flo(stats, positive_N + of_anchor_N).mean() > best.mean() + 0.1
+
+
+def test_flat_nce_is_no_randomly_rescaled_copy_of_info_nce_because_the_factor_shares_its_negatives():
+    """One anchor, three symbols, two negatives: both expected gradients by enumeration."""
+    conditional, margin = (torch.tensor(p, dtype=torch.float64) for p in ([0.7, 0.2, 0.1], [0.4, 0.4, 0.2]))
+    scores = torch.tensor([1.0, 0.3, -0.5], dtype=torch.float64, requires_grad=True)
+
+    def expected(gradient_of: Callable[[Tensor], Tensor]) -> Tensor:
+        total = torch.zeros(3, dtype=torch.float64)
+        for y in range(3):
+            for first in range(3):
+                for second in range(3):
+                    gap = torch.logsumexp(scores[[first, second]], 0) - scores[y]
+                    chance = conditional[y] * margin[first] * margin[second]
+                    total += chance * torch.autograd.grad(gradient_of(gap), scores)[0]
+        return total
+
+    flat, info = expected(lambda gap: gap), expected(torch.nn.functional.softplus)
+    mean_factor = (flat @ info) / (info @ info)
+    # anchor by anchor the one is the other over sigmoid(gap)
+    gap = torch.logsumexp(scores[[0, 1]], 0) - scores[2]
+    one, other = (
+        torch.autograd.grad(f, scores, retain_graph=True)[0] for f in (gap, torch.nn.functional.softplus(gap))
+    )
+    torch.testing.assert_close(other, torch.sigmoid(gap) * one)
+    assert (flat - mean_factor * info).norm() > 0.05 * flat.norm()

@@ -23,7 +23,8 @@ TOLD_ELSEWHERE = {
 }  # by tables, or by the function that makes one
 HANDED_TO_USERS = {  # what users get and never make
     "Event", "Started", "Measured", "Logged", "Evaluated", "Saved", "Warned", "Stopped", "Finished", "RunResult",
-    "Setting", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval",
+    "Setting", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval", "Ended", "Job", "Kept",
+    "Plan", "Progress", "StudyResult",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flatclr.mi import FitSettings, estimate, tasks
+from flatclr.mi.limits import entropy_limit_nats
 from tests.support.mi import ANCHOR_ONLY, PAIR
 
 
@@ -75,3 +76,12 @@ def test_neighbours_say_the_most_they_can_and_warn_near_it(method: str):
     assert result.nats == pytest.approx(result.ceiling_nats, rel=0.02)
     assert result.nats <= result.ceiling_nats + 1e-9
     assert any("method's ceiling" in warning for warning in result.warnings)
+
+
+def test_draws_from_as_many_symbols_as_the_entropy_limit_hardly_ever_repeat():
+    rows, k, trials = 50, 5.0, 2000
+    symbols = round(math.exp(entropy_limit_nats(rows, k)))
+    assert symbols == 2 * k * rows**2
+    draws = np.random.default_rng(0).integers(symbols, size=(trials, rows))
+    repeated = np.mean([len(set(row)) < rows for row in draws.tolist()])
+    assert repeated < 1.01 / k

@@ -1,5 +1,8 @@
 """The table of f-divergences: conjugates by definition, identities, finiteness on the whole sphere."""
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -107,3 +110,48 @@ def test_rpc_optimum_is_where_its_ratio_says() -> None:
     optimizer.step(minus_j)
     np.testing.assert_allclose(f.detach(), (ratio - a) / (b * ratio + g), rtol=1e-5)
     np.testing.assert_allclose(density_ratio(f.detach(), a=a, b=b, g=g), ratio, rtol=1e-5)
+
+
+RAW_CONJUGATES: dict[str, Callable[[float], float]] = {  # written from the table of the definitions
+    "kl": lambda t: math.exp(t - 1),
+    "js": lambda t: -math.log(2 - math.exp(t)),
+    "pearson": lambda t: t * t / 4 + t,
+    "hellinger": lambda t: t / (1 - t),
+    "tsallis": lambda t: max(2 * t / 3, 0.0) ** 1.5 + 0.5,
+    "vlc": lambda t: 4 - t - 4 * math.sqrt(1 - t),
+}
+
+
+@pytest.mark.parametrize("name", RAW_CONJUGATES)
+def test_a_raw_cosine_is_the_critic_itself(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z_a = torch.randn(5, 40, generator=generator, dtype=torch.float64)  # wide: cosines of negatives are small
+    z_b = z_a + 0.5 * torch.randn(5, 40, generator=generator, dtype=torch.float64)
+    views = [torch.nn.functional.normalize(z).numpy() for z in (z_a, z_b)]
+    conjugate = RAW_CONJUGATES[name]
+    penalties = [conjugate(float(z[i] @ z[j])) for z in views for i in range(5) for j in range(5) if i != j]
+    expected = 7.0 * np.mean(penalties) - np.mean([float(views[0][i] @ views[1][i]) for i in range(5)])
+    z_a.requires_grad_()
+    loss = flatclr.FMICL(name, kernel="raw_cosine", weight=7.0)(z_a, z_b)
+    assert loss.item() == pytest.approx(expected, rel=1e-10)
+    assert torch.autograd.grad(loss, z_a)[0].isfinite().all()
+
+
+def test_raw_cosines_leave_the_domain_where_mapped_ones_do_not() -> None:
+    near = torch.nn.functional.normalize(torch.ones(4, 8) + 0.05 * torch.eye(4, 8))
+    fails = {
+        name: not flatclr.FMICL(name, kernel="raw_cosine")(near, near).isfinite().item() for name in RAW_CONJUGATES
+    }
+    assert fails == {"kl": False, "js": True, "pearson": False, "hellinger": False, "tsallis": False, "vlc": False}
+    for name in RAW_CONJUGATES:
+        assert flatclr.FMICL(name, kernel="cosine")(near, near).isfinite()
+    same = torch.ones(4, 8, dtype=torch.float64)
+    assert not flatclr.FMICL("hellinger", kernel="raw_cosine")(same, same).abs() < 1e6
+    (slope,) = (DIVERGENCES["vlc"].with_raw_cosine().cosine_penalty().derivative(torch.ones(1)),)
+    assert slope.isinf().all()
+
+
+def test_a_raw_cosine_has_no_temperature() -> None:
+    with pytest.raises(ValueError, match="temperature must be None with kernel='raw_cosine'"):
+        flatclr.FMICL(kernel="raw_cosine", temperature=0.1)
+    assert flatclr.FMICL.traits_with(kernel="raw_cosine").accepts_control is False

@@ -235,7 +235,7 @@ def _cases() -> list[Case]:
         _case("nwj", lambda temperature=1 / beta, **o: flatclr.NWJ(temperature, **o), on_rows(oracles.nwj_loss, beta)),
         _case(
             "flo",
-            lambda temperature=1 / beta, **o: flatclr.FLO(temperature, **o),
+            lambda temperature=1 / beta, **o: flatclr.FLO(temperature, running_offset=False, **o),
             on_rows(lambda rows: oracles.flo_loss(rows, np.array([-row.positive for row in rows])), beta),
         ),
         _case(

@@ -196,7 +196,7 @@ def _cases() -> list[Case]:
         case("nwj", lambda **o: flatclr.NWJ(1 / beta, **o), _over(ro.nwj, beta)),
         case(
             "flo",
-            lambda **o: flatclr.FLO(1 / beta, **o),
+            lambda **o: flatclr.FLO(1 / beta, running_offset=False, **o),
             _over(lambda anchor: ro.flo(anchor, lambda s, _: -s), beta),
             takes_labels=False,
         ),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from flatclr.data import Dataset, ResidentImages
 from flatclr.distributed import Ranks
 from flatclr.training import Evaluated, Event
 from flatclr.training.build import build
@@ -61,6 +62,30 @@ def test_what_is_no_longer_bit_identical_on_many_processes_is_said(processes: in
     parts = replace(build(config(tmp_path, 6)), ranks=Ranks(0, processes))
     heard = restore(parts, state_of(parts, 4), tmp_path)
     assert [("agree to rounding only" in line, "4 processes" in line) for line in heard] == [(True, True)] * said
+
+
+def test_a_linear_probe_goes_along_at_its_own_pace(tmp_path: Path) -> None:
+    record = Remembered()
+    settings = {"eval_every": 4, "probe_every": 3, "log_every": 100, "checkpoint_every": 100}
+    Loop(build(config(tmp_path, 6, **settings)), record).run()
+    probed = {event.step: event.metrics.get("linear") for event in record.events if isinstance(event, Evaluated)}
+    assert list(probed) == [3, 4, 6]
+    assert probed[4] is None
+    assert all(probed[step] is not None and 0.2 < probed[step] <= 1 for step in (3, 6))  # ten classes
+
+
+def test_a_probe_without_labels_is_refused_before_any_work(tmp_path: Path) -> None:
+    images = ResidentImages(torch.zeros(16, 1, 8, 8, dtype=torch.uint8))
+    with pytest.raises(
+        ValueError, match="probe_every must go with training and test images of known classes, got plain"
+    ):
+        build(config(tmp_path, 2, probe_every=1), data=Dataset("plain", images, None))
+
+
+def test_a_loop_saves_what_is_to_be_kept(tmp_path: Path) -> None:
+    record = Remembered()
+    Loop(build(config(tmp_path, 6, checkpoint_every=5, keep_checkpoints="every:2")), record).run()
+    assert record.saved == [2, 4, 5, 6]
 
 
 def test_a_loop_goes_on_where_a_state_was_taken(tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "eval_samples": (0, f"{COUNT} 0; pass a larger whole number."),
     "checkpoint_every": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "checkpoint_minutes": (0.0, f"{NUMBER} 0.0"),
+    "keep_checkpoints": ("every:0", "must be every:N with a whole number N >= 1, got 'every:0'; say every:1000"),
+    "probe_every": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
 }
 
 

@@ -119,6 +119,7 @@ def _pace(row: Mapping[str, Any]) -> str:
 
 def _evaluation(row: Mapping[str, Any]) -> str:
     parts = [f"kNN {100 * row['knn']:.1f} %"] if "knn" in row else []
+    parts += [f"linear {100 * row['linear']:.1f} %"] if "linear" in row else []
     parts += [f"retrieval at 1 {100 * row['retrieval_at_1']:.1f} %"] if "retrieval_at_1" in row else []
     parts.append(f"effective rank {row['effective_rank']:.1f}")
     parts.append(f"pool MI {row['pool_mi_best_nats']:.2f} of at most {row['pool_ceiling_nats']:.2f} nats")

@@ -14,6 +14,7 @@ from flatclr.cli.export import export_command
 from flatclr.cli.mi import mi_command
 from flatclr.cli.options import Command
 from flatclr.cli.report import report_command
+from flatclr.cli.study import study_command
 from flatclr.cli.train import train_command
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.stopping import RESUME_ME
@@ -24,12 +25,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-ENCODERS, INFORMATION = "Encoders", "Mutual information"
+ENCODERS, INFORMATION, LITERATURE = "Encoders", "Mutual information", "Literature"
 app.command("train", cls=Command, rich_help_panel=ENCODERS)(train_command)
 app.command("report", cls=Command, rich_help_panel=ENCODERS)(report_command)
 app.command("eval", cls=Command, rich_help_panel=ENCODERS)(eval_command)
 app.command("export", cls=Command, rich_help_panel=ENCODERS)(export_command)
 app.command("mi", cls=Command, rich_help_panel=INFORMATION)(mi_command)
+app.command("study", cls=Command, rich_help_panel=LITERATURE)(study_command)
 
 
 def _print_version(wanted: bool) -> None:

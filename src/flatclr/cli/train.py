@@ -76,6 +76,8 @@ def train_command(
     log_every: Annotated[int | None, option_of("log_every")] = None,
     eval_every: Annotated[int | None, option_of("eval_every")] = None,
     checkpoint_every: Annotated[int | None, option_of("checkpoint_every")] = None,
+    keep_checkpoints: Annotated[str | None, option_of("keep_checkpoints")] = None,
+    probe_every: Annotated[int | None, option_of("probe_every")] = None,
     wandb: Annotated[str | None, option_of("wandb")] = None,
     as_json: Annotated[
         bool,

@@ -14,7 +14,7 @@ torch.Size([4, 1, 28, 28])
 """
 
 from flatclr.data.loading import BatchPlan, Loader, seeded_generator
-from flatclr.data.opening import DATASETS, fashion_mnist_small, open_dataset
+from flatclr.data.opening import DATASETS, fashion_mnist_small, open_dataset, token_ids
 from flatclr.data.progress import Progress
 from flatclr.data.sources import (
     Dataset,
@@ -60,5 +60,6 @@ __all__ = [
     "open_dataset",
     "seeded_generator",
     "simclr_cifar_views",
+    "token_ids",
     "views_for",
 ]

@@ -1,6 +1,6 @@
 """Gauges: why a run is or is not learning."""
 
-from flatclr.diagnostics.effective_sample_size import effective_sample_size
+from flatclr.diagnostics.effective_sample_size import effective_sample_size, ess_with_positive
 from flatclr.diagnostics.geometry import (
     alignment,
     collision_rate,
@@ -9,14 +9,18 @@ from flatclr.diagnostics.geometry import (
     uniformity,
     within_class_variance,
 )
+from flatclr.diagnostics.gradient_noise import GradientNoise, gradient_noise
 from flatclr.diagnostics.gradient_snr import gradient_snr, gradient_snr_floor
 from flatclr.diagnostics.saturation import saturation
 
 __all__ = [
+    "GradientNoise",
     "alignment",
     "collision_rate",
     "effective_rank",
     "effective_sample_size",
+    "ess_with_positive",
+    "gradient_noise",
     "gradient_snr",
     "gradient_snr_floor",
     "saturation",

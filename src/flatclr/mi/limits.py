@@ -131,6 +131,26 @@ def mi_bound_nats(rows: int) -> float:
     return 2 * math.log(rows) + 5
 
 
+def entropy_limit_nats(rows: int, k: float = 20.0) -> float:
+    """The most that a distribution-free lower bound on an entropy can be, ln(2 k N^2).
+
+    From that many equal symbols N draws hardly ever repeat one, so they look like draws from any larger entropy.
+
+    Args:
+        rows: N.
+        k: the bound is above the limit with a probability of at most 1.01 / k.
+
+    Returns:
+        Nats.
+
+    >>> round(entropy_limit_nats(rows=10_000), 2)
+    22.11
+
+    Reference: McAllester & Stratos 2020.
+    """
+    return math.log(2 * k) + 2 * math.log(rows)
+
+
 def nwj_least_variance(mi_nats: float, negatives: int) -> float:
     """The least variance of the NWJ family's partition term at its optimum, (e^I - 1) / M.
 

@@ -27,6 +27,7 @@ from flatclr.models.network import Normalisation
 
 STEMS = ("auto", "cifar", "imagenet")
 STEM_OF_KERNEL: dict[tuple[int, ...], str] = {(3, 3): "cifar", (7, 7): "imagenet"}  # by the first convolution
+TEXT_ENCODER = "bigru"
 NORMS = ("batch", "group", "none")
 LARGEST_CIFAR_IMAGE = 64  # stem="auto": the ImageNet stem would leave a 64 px image 2 x 2 features at the end
 CHANNELS_PER_GROUP = 16  # of the settings of Wu & He 2018, the one that suits narrow layers
@@ -97,12 +98,14 @@ def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) 
     """An encoder by name, with random weights.
 
     Args:
-        name: one of `ENCODERS`, or "timm:NAME" or "torchvision:NAME" where these packages are installed.
+        name: one of `ENCODERS`, "bigru" for sentences, or "timm:NAME" or "torchvision:NAME" where these packages are
+            installed.
         channels, image_size: of the images. Only an "mlp" and some timm and torchvision models are bound to the size.
         options: resnet: stem="auto" | "cifar" (3x3 convolution, no pooling) | "imagenet", width=64,
             norm="batch" | "group", zero_init_gain=False (start every residual block as the identity).
             cnn: width=32, norm="batch" | "group" | "none".
             mlp: width=512, layers=2, norm="batch" | "group" | "none".
+            bigru, of sentences [N, channels] as numbers of words: width=128, hidden=256, buckets=8192.
             timm, torchvision: passed on (`pretrained=True`, `weights="DEFAULT"`, `img_size=32`, ...).
 
     Returns:
@@ -119,16 +122,16 @@ def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) 
     if colon and package in PACKAGES:
         encoder = _adapt(package, model, channels, image_size, options)
     else:
-        require_one_of("encoder", name, [*ENCODERS, *(f"{package}:NAME" for package in PACKAGES)])
+        require_one_of("encoder", name, [*OWN_ENCODERS, *(f"{package}:NAME" for package in PACKAGES)])
         own = {
             option: parameter.default
-            for option, parameter in inspect.signature(ENCODERS[name]).parameters.items()
+            for option, parameter in inspect.signature(OWN_ENCODERS[name]).parameters.items()
             if parameter.default is not inspect.Parameter.empty
         }
         for option in options:
             require_one_of(f"option of encoder {name}", option, own)
         options = own | options  # defaults are recorded too: an old file must not change with them
-        encoder = ENCODERS[name](channels=channels, image_size=image_size, **options)
+        encoder = OWN_ENCODERS[name](channels=channels, image_size=image_size, **options)
     architecture = {option: value for option, value in options.items() if option not in WEIGHT_SOURCES}
     encoder.spec = EncoderSpec(name, channels, image_size, architecture)
     return encoder
@@ -303,6 +306,50 @@ class MLP(Encoder):
         return x
 
 
+class BiGRU(Encoder):
+    """Sentences as numbers of words [N, L]: a GRU in each direction, the states at their ends beside each other.
+
+    Padding, the zeros after a sentence, changes nothing.
+    """
+
+    def __init__(
+        self, *, channels: int, image_size: int, width: int = 128, hidden: int = 256, buckets: int = 8192
+    ) -> None:
+        super().__init__(channels)
+        for name, value, least in (("width", width, 1), ("hidden", hidden, 1), ("buckets", buckets, 2)):
+            require_count(name, value, at_least=least, advice="128, 256 and 8192 are the defaults.")
+        self.buckets, self.features = buckets, 2 * hidden
+        self.words = nn.Embedding(buckets, width, padding_idx=0)
+        self.onward, self.back = (nn.GRU(width, hidden, batch_first=True) for _ in range(2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [N, features] of numbers of words [N, L], as `flatclr.data.token_ids` makes them."""
+        if images.dim() != 2 or images.shape[1] != self.channels:
+            raise ValueError(
+                f"numbers of words must have shape [N, {self.channels}], got {list(images.shape)}; "
+                f"pass token_ids(sentences, length={self.channels})."
+            )
+        return self.encode(images)
+
+    def encode(self, images: Tensor) -> Tensor:
+        ids_NL = images.long()
+        ids_NL = torch.where(ids_NL > 0, 1 + (ids_NL - 1) % (self.buckets - 1), 0)  # more words than buckets share them
+        lengths_N = (ids_NL > 0).sum(1, keepdim=True).clamp_min(1)
+        place_NL = torch.arange(ids_NL.shape[1], device=ids_NL.device).expand_as(ids_NL)
+        turned_NL = torch.where(place_NL < lengths_N, lengths_N - 1 - place_NL, place_NL)  # each within its own length
+        words_NLd = self.words(ids_NL)
+        ends = (
+            self._end(self.onward, words_NLd, lengths_N),
+            self._end(self.back, words_NLd.gather(1, turned_NL.unsqueeze(2).expand_as(words_NLd)), lengths_N),
+        )
+        return torch.cat(ends, 1)
+
+    def _end(self, gru: nn.Module, words_NLd: Tensor, lengths_N: Tensor) -> Tensor:
+        states_NLh: Tensor = gru(words_NLd)[0]
+        last = (lengths_N - 1).unsqueeze(2).expand(-1, 1, states_NLh.shape[2])
+        return states_NLh.gather(1, last).squeeze(1)
+
+
 def _initialise(encoder: nn.Module) -> None:
     for module in encoder.modules():
         if isinstance(module, nn.Conv2d):
@@ -321,6 +368,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "mlp": MLP,
 }
 """Architectures by the name that `build_encoder` takes, besides `timm:NAME` and `torchvision:NAME`."""
+OWN_ENCODERS: dict[str, Callable[..., Encoder]] = {**ENCODERS, TEXT_ENCODER: BiGRU}  # those of sentences too
 
 
 class AdaptedEncoder(Encoder):

@@ -19,8 +19,8 @@ from flatclr.runs import SIDES, RunDirectory
 TOWERS = ("tower_x.", "tower_y.")  # what the names of each side begin with in a checkpoint
 
 
-def load_network(run: str | Path, *, into: nn.Module | None = None) -> Network | TwoTowers:
-    """Encoder and projection head of a finished run, with the weights of its last checkpoint.
+def load_network(run: str | Path, *, into: nn.Module | None = None, step: int | None = None) -> Network | TwoTowers:
+    """Encoder and projection head of a finished run, with the weights of its last checkpoint, or of another.
 
     The encoder is that of `load_encoder`, with the batch statistics of whole images where the run was told to
     recalibrate them.
@@ -28,6 +28,7 @@ def load_network(run: str | Path, *, into: nn.Module | None = None) -> Network |
     Args:
         run: the run directory.
         into: a module of the encoder's architecture, for a run on images whose encoder was not built by name.
+        step: of the checkpoint, among those that `keep_checkpoints` kept; None: the last.
 
     Returns:
         The network in evaluation mode on the CPU. Of a run on images it is a `Network`, and
@@ -44,7 +45,7 @@ def load_network(run: str | Path, *, into: nn.Module | None = None) -> Network |
     torch.Size([3, 128])
     """
     opened = RunDirectory.open(Path(run))
-    state = _network_state(opened)
+    state = _network_state(opened, step)
     sides = [opened.path / name for name in SIDES]
     if sides[0].is_dir():
         return TwoTowers(*(_tower(side, _part(state, name)) for side, name in zip(sides, TOWERS, strict=True))).eval()
@@ -74,8 +75,8 @@ def load_head(run: str | Path) -> nn.Sequential | None:
     return head_from_state(_part(_network_state(opened), "head."))
 
 
-def _network_state(run: RunDirectory) -> dict[str, Tensor]:
-    loaded = load_checkpoint(run.checkpoints, identity=run.identity())
+def _network_state(run: RunDirectory, step: int | None = None) -> dict[str, Tensor]:
+    loaded = load_checkpoint(run.checkpoints, identity=run.identity(), step=step)
     for problem in loaded.passed_over:
         warnings.warn(f"passed over a damaged checkpoint of {run.path}, {problem}", stacklevel=3)
     if loaded.unchecked:

@@ -7,8 +7,8 @@ command line and docs ask the traits; nothing else has to be touched.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -37,6 +37,7 @@ class Traits:
         accepts_control: an `EssControl` may take the place of the temperature.
         uses_negatives: it contrasts; without it, queues, hard negatives and drawn ones are refused.
         keeps_samples: it keeps numbers of every sample: its calls say by `index=` which samples they are.
+        training_options: arguments that the trainer makes it with unless told otherwise.
 
     >>> flatclr.FlatNCE.traits.bounded_scores, flatclr.FMICL.traits.pairing
     (True, 'within')
@@ -49,6 +50,7 @@ class Traits:
     accepts_control: bool = True  # an EssControl may take the place of the temperature
     uses_negatives: bool = True  # it contrasts
     keeps_samples: bool = False  # it keeps numbers of every sample, which its calls name by index=
+    training_options: Mapping[str, Any] = field(default_factory=dict)  # that the trainer makes it with
 
 
 class Objective(nn.Module):

@@ -5,13 +5,14 @@ over negatives. Everything is written in v = log u, where no divergence overflow
 
     Gaussian similarity   u = mu exp(-||x - y||^2 / (2 sigma^2)) = mu exp((cos - 1) / sigma^2)
     cosine similarity     the critic is T = slope * cos + offset, which maps [-1, 1] into the inside of f*'s domain
+    raw cosine            T = cos as published, which leaves the domain of f* for some divergences
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,7 @@ class Divergence:
     cosine_slope: float = 1.0
     cosine_offset: float = 0.0
     parameters: tuple[float, ...] = ()  # that tell divergences of one name apart
+    raw: bool = False  # the cosine is the critic as it is
 
     def derivative(self, u: Tensor) -> Tensor:
         """f'(u)"""
@@ -52,6 +54,10 @@ class Divergence:
     def critic(self, cosine: Tensor) -> Tensor:
         """T, inside the domain of f* for every cosine."""
         return self.cosine_slope * cosine + self.cosine_offset
+
+    def with_raw_cosine(self) -> Divergence:
+        """The same with T = cos, which may be outside the domain of f*."""
+        return replace(self, cosine_slope=1.0, cosine_offset=0.0, raw=True)
 
     def gaussian_penalty(self, log_shift: float | Tensor) -> Phi:
         """Penalty of a negative as a function of its score cos / sigma^2, where v = score + log_shift."""
@@ -74,11 +80,11 @@ class Divergence:
     def cosine_penalty(self) -> Phi:
         """Penalty of a negative as a function of its cosine."""
         return Phi(
-            f"{self.name}_cosine",
+            f"{self.name}_{'raw_' if self.raw else ''}cosine",
             value=lambda cosine: self.conjugate(self.critic(cosine)),
             derivative=lambda cosine: self.cosine_slope * self.conjugate_derivative(self.critic(cosine)),
             parameters=self.parameters,
-            device=f"{DEVICE_CODE}:{self.name}_cosine",
+            device=None if self.raw else f"{DEVICE_CODE}:{self.name}_cosine",
         )
 
 

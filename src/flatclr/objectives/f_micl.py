@@ -14,6 +14,9 @@ from flatclr.objectives.base import Objective, Traits, register, require_sphere
 from flatclr.objectives.ess_control import EssControl
 from flatclr.objectives.f_divergence import Divergence, find_divergence
 
+GAUSSIAN, RAW_COSINE = "gaussian", "raw_cosine"
+COSINES = ("cosine", RAW_COSINE)
+
 
 def f_micl_gaussian(
     pairs: PairSet,
@@ -85,11 +88,13 @@ class FMICL(Objective):
 
         kernel="gaussian"   u = mu exp((cos - 1) / temperature),  temperature = sigma^2
         kernel="cosine"     a monotone map of the cosine into the domain of f* takes the place of f'(u)
+        kernel="raw_cosine" the cosine itself does, as published: js is NaN above cos = ln 2, hellinger and vlc have no
+                            end as cos goes to 1, tsallis (of order above 1) does not push negatives below cos = 0
 
     Args:
         divergence: "kl", "js", "pearson", "hellinger", "tsallis" or "vlc".
-        kernel: "gaussian" or "cosine".
-        temperature: a number > 0, or an `EssControl`; None is the published 0.5. Refused with the cosine kernel.
+        kernel: "gaussian", "cosine" or "raw_cosine".
+        temperature: a number > 0, or an `EssControl`; None is the published 0.5. Refused with the cosine kernels.
         mu: factor of the Gaussian similarity.
         weight: of the negatives; with 1 the loss is minus a lower bound on the f-mutual information.
         tsallis_alpha: order of the Tsallis divergence, > 0 and not 1.
@@ -113,16 +118,16 @@ class FMICL(Objective):
         tsallis_alpha: float = 3.0,
         **options: Unpack[ContrastOptions],
     ) -> None:
-        require_one_of("kernel", kernel, ("gaussian", "cosine"))
+        require_one_of("kernel", kernel, (GAUSSIAN, *COSINES))
         require_number("mu", mu, above=0)
         require_number("weight", weight, above=0)
         self._require_known(options)
         require_sphere("FMICL", options)
-        if kernel == "cosine" and temperature is not None:
+        if kernel in COSINES and temperature is not None:
             raise ValueError(
-                f"temperature must be None with kernel='cosine', got {temperature!r}; the cosine itself is the critic."
+                f"temperature must be None with kernel={kernel!r}, got {temperature!r}; the cosine is the critic."
             )
-        default = self.traits.temperature if kernel == "gaussian" else 1.0
+        default = self.traits.temperature if kernel == GAUSSIAN else 1.0
         assert default is not None
         super().__init__(default if temperature is None else temperature, **options)
         find_divergence(divergence, tsallis_alpha)  # refuses what it does not know
@@ -131,7 +136,7 @@ class FMICL(Objective):
 
     @classmethod
     def traits_with(cls, **options: Any) -> Traits:
-        """The traits when it is made with these options: the cosine kernel has no temperature to control.
+        """The traits when it is made with these options: cosine kernels have no temperature to control.
 
         Args:
             options: arguments of the constructor.
@@ -139,17 +144,18 @@ class FMICL(Objective):
         Returns:
             Those of the class, changed where an option changes them.
         """
-        if options.get("kernel") == "cosine":
+        if options.get("kernel") in COSINES:
             return replace(cls.traits, temperature=None, accepts_control=False)
         return cls.traits
 
     @property
     def divergence(self) -> Divergence:
         """The divergence with its derivative and convex conjugate."""
-        return find_divergence(self.divergence_name, self.tsallis_alpha)
+        found = find_divergence(self.divergence_name, self.tsallis_alpha)
+        return found.with_raw_cosine() if self.kernel == RAW_COSINE else found
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, None]:
-        if self.kernel == "cosine":
+        if self.kernel in COSINES:
             losses = f_micl_cosine(pairs, self.divergence, weight=self.weight)
         else:
             losses = f_micl_gaussian(pairs, inverse_temperature, self.divergence, mu=self.mu, weight=self.weight)

@@ -16,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flatclr.checks import require_switch
 from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, stats_of
 from flatclr.objectives.base import Objective, Traits, register
 from flatclr.objectives.ess_control import EssControl
 
+RUNNING_STEP = 0.1  # of a running mean towards the present batch
 _EXPONENT_LIMIT = {torch.float32: 60.0, torch.float64: 650.0}  # a mean over many such terms must stay finite
 
 
@@ -272,41 +274,94 @@ class DV(Objective):
         return stats.mean(dv(stats)), stats
 
 
-@register("nwj", Traits("minus the Nguyen-Wainwright-Jordan bound"))
+class RunningLogMean(nn.Module):
+    """The log mean exp of the negatives' scores over earlier batches: a scale for this one that it does not set itself.
+
+    The first batch sets its own. In evaluation mode nothing is learned.
+
+    >>> running = RunningLogMean()
+    >>> running(torch.tensor(9.0)), running(torch.tensor(5.0)), running(torch.tensor(5.0))
+    (tensor(9.), tensor(9.), tensor(8.6000))
+    """
+
+    value: Tensor  # NaN before the first batch
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(math.nan))
+
+    def forward(self, log_mean: Tensor) -> Tensor:
+        """The value for a batch whose own log mean exp is this; a batch without one teaches nothing."""
+        present = log_mean.detach().to(self.value)
+        used = torch.where(self.value.isnan(), present, self.value)
+        if self.training:
+            moved = used + RUNNING_STEP * (present - used)
+            self.value.copy_(torch.where(present.isfinite(), moved, self.value))
+        return used
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: object, **kwargs: object
+    ) -> None:
+        state_dict.setdefault(f"{prefix}value", torch.tensor(math.nan))  # of versions that had none: starts anew
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+@register("nwj", Traits("minus the Nguyen-Wainwright-Jordan bound", training_options={"running_offset": True}))
 class NWJ(Objective):
     """Minus the Nguyen-Wainwright-Jordan bound on the mutual information, in nats.
 
         loss = mean_i [mean_j exp(s_ij - 1) - p_i],  at its optimum s = 1 + log r for the density ratio r
 
-    Unbiased for a fixed critic; it varies strongly when the information is large.
+    Unbiased for a fixed critic; it varies strongly when the information is large. Cosines times a fixed beta cannot
+    find the offset that the optimum has: with `running_offset` the critic is s + 1 - m, where m is the log mean exp of
+    the negatives' scores over earlier batches. The value is a lower bound all the same, TUBA's with the baseline e^m.
 
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
+        running_offset: whether scores are shifted so that those of negatives are about right; `flatclr.train` does.
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
 
     >>> z = torch.eye(4)
     >>> NWJ(temperature=1.0)(z, z)  # e^-1 - 1
     tensor(-0.6321)
+    >>> NWJ(temperature=0.1)(z + 1, z + 1) > 1000, NWJ(temperature=0.1, running_offset=True)(z + 1, z + 1) < 0
+    (tensor(True), tensor(True))
 
     Reference: Nguyen, Wainwright & Jordan 2010.
     """
 
+    def __init__(
+        self,
+        temperature: float | EssControl = 0.1,
+        *,
+        running_offset: bool = False,
+        learn_temperature: bool = False,
+        **options: Unpack[ContrastOptions],
+    ) -> None:
+        super().__init__(temperature, learn_temperature=learn_temperature, **options)
+        require_switch("running_offset", running_offset)
+        self.running = RunningLogMean() if running_offset else None
+
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)
-        return stats.mean(nwj(stats)), stats
+        if self.running is None:
+            return stats.mean(nwj(stats)), stats
+        return stats.mean(tuba(stats, self.running(stats.log_partition))), stats
 
 
 class AffineU(nn.Module):
-    """FLO's default u: minus an affine function of the positive score, two learnable scalars."""
+    """FLO's default u: minus an affine function of the positive score, two learnable scalars, on a running offset."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, running_offset: bool = True) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.0))
         self.offset = nn.Parameter(torch.tensor(0.0))
+        self.running = RunningLogMean() if running_offset else None
 
-    def forward(self, positive: Tensor) -> Tensor:
-        return -(self.scale * positive + self.offset)
+    def forward(self, positive: Tensor, log_partition: Tensor) -> Tensor:
+        u = -(self.scale * positive + self.offset)
+        return u if self.running is None else u + self.running(log_partition)
 
 
 @register("flo", Traits("minus the Fenchel-Legendre bound"))
@@ -322,11 +377,15 @@ class FLO(Objective):
         u: a module called as u(z_a, z_b) on the global batch, normalised if the objective normalises, that returns one
             value per pair [N]; of several views each pair is passed once, the earlier view first. None: minus an affine
             function of the positive score, with two learnable scalars. Its parameters are parameters of this module.
+        running_offset: whether the default u has the log mean exp of the negatives' scores over earlier batches (of the
+            first batch: its own) added to it, without which the loss starts at exp(1 / temperature).
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
 
     >>> z = torch.eye(4)
-    >>> FLO(temperature=1.0)(z, z).item()  # u = -1: -1 + e^(1 - 1) - 1
+    >>> FLO(temperature=1.0, running_offset=False)(z, z).item()  # u = -1: -1 + e^(1 - 1) - 1
+    -1.0
+    >>> FLO(temperature=1.0)(z, z).item()  # negatives score 0 here, so that nothing is added
     -1.0
 
     Reference: Guo et al. 2022.
@@ -337,15 +396,17 @@ class FLO(Objective):
         temperature: float | EssControl = 0.1,
         *,
         u: nn.Module | None = None,
+        running_offset: bool = True,
         learn_temperature: bool = False,
         **options: Unpack[ContrastOptions],
     ) -> None:
         super().__init__(temperature, learn_temperature=learn_temperature, **options)
+        require_switch("running_offset", running_offset)
         if u is not None and not isinstance(u, nn.Module):
             raise TypeError(
                 f"u must be an nn.Module called as u(z_a, z_b), got {type(u).__name__}; wrap the function in one."
             )
-        self.u = AffineU() if u is None else u
+        self.u = AffineU(running_offset=running_offset) if u is None else u
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         if pairs.known is not None and pairs.known.labels is not None:
@@ -359,7 +420,7 @@ class FLO(Objective):
         """[A] or, with several views, [A, P]."""
         each = stats.each_positive
         if isinstance(self.u, AffineU):
-            affine: Tensor = self.u(stats.positive if each is None else each.view_scores_AP)
+            affine: Tensor = self.u(stats.positive if each is None else each.view_scores_AP, stats.log_partition)
             return affine
         if each is None:
             return self._u_of(*pairs.everyone_VNd).repeat(len(pairs.layout.groups))

@@ -207,6 +207,11 @@ def _build_inputs(
 
 def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Validation:
     common = (config.batch_size, config.eval_samples, config.seed, device)
+    if config.probe_every is not None and not _has_labels(dataset):
+        raise ValueError(
+            f"probe_every must go with training and test images of known classes, got {dataset.name} without; leave it "
+            "out."
+        )
     if isinstance(dataset.train, PairedArrays):
         held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
         return PairValidation(held_out, *common)
@@ -214,6 +219,11 @@ def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, dev
     size = inputs.groups[0].size
     assert size is not None
     return ImageValidation(dataset, dataset.train, inputs.views, size, *common, recalibrate=config.recalibrate)
+
+
+def _has_labels(dataset: Dataset) -> bool:
+    parts = (dataset.labelled or dataset.train, dataset.test)
+    return all(part is not None and not isinstance(part, PairedArrays) and part.labels is not None for part in parts)
 
 
 def _build_networks(

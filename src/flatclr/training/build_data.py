@@ -12,7 +12,8 @@ from flatclr.training.config import TrainConfig
 def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageSource | PairedArrays:
     """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
     if isinstance(source, PairedArrays):
-        return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)
+        sides = (_images_or_rows(side) for side in (source.x, source.y))
+        return PairedArrays(*sides, name=source.name, tokens=source.tokens)
     if isinstance(source, FileImages):
         if config.workers is not None:
             source.use_workers(config.workers)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from flatclr.data.sources import ImageSource, PairedArrays
 from flatclr.evaluation.features import frozen
-from flatclr.models.encoders import build_encoder
+from flatclr.models.encoders import TEXT_ENCODER, build_encoder
 from flatclr.models.heads import build_head
 from flatclr.models.network import Network, TwoTowers, device_of, features_of
 from flatclr.training.config import OWN, TrainConfig
@@ -21,7 +21,8 @@ def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder
                 f"an encoder of your own must be for images, got {type(encoder).__name__} for paired data; "
                 "use the objectives in a loop of your own."
             )
-        return TwoTowers(*(build_tower(config, _side_encoder(config, side), side[:2]) for side in (data.x, data.y)))
+        sides = (data.x, data.y)
+        return TwoTowers(*(build_tower(config, _side_encoder(config, side, data.tokens), side[:2]) for side in sides))
     if encoder is None and config.encoder == OWN:
         raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
@@ -57,7 +58,15 @@ def build_tower(config: TrainConfig, encoder: nn.Module, example: Tensor) -> Net
     return Network(encoder, head)
 
 
-def _side_encoder(config: TrainConfig, side: Tensor) -> nn.Module:
+def _side_encoder(config: TrainConfig, side: Tensor, tokens: bool) -> nn.Module:
+    if config.encoder != "auto" and (config.encoder == TEXT_ENCODER) != tokens:
+        kind = "sentences" if tokens else "numbers"
+        raise ValueError(
+            f"encoder must be {TEXT_ENCODER!r} for sentences and no other data, got {config.encoder!r} for {kind}; "
+            "leave it out."
+        )
+    if tokens:
+        return build_encoder(TEXT_ENCODER, channels=side.shape[1], image_size=1, **config.encoder_options)
     if side.dim() == 4:
         return _built(config, channels=side.shape[1], size=side.shape[2], small=side.shape[1] == 1)
     name = "mlp" if config.encoder == "auto" else config.encoder

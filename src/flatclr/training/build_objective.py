@@ -25,7 +25,7 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
             "objective must be passed where it is one of your own, got none; call flatclr.train(..., objective=...)."
         )
     kind = OBJECTIVES[config.objective]
-    options: dict[str, Any] = {"gather": True, **config.objective_options}
+    options: dict[str, Any] = {"gather": True, **kind.traits.training_options, **config.objective_options}
     if "temperature" in options:
         raise ValueError(
             f"temperature must be a setting of its own, got it in objective_options; use --temperature "

@@ -52,6 +52,12 @@ def at_least_two(name: str, value: Any) -> None:
     require_count(name, value, at_least=FEWEST_VIEWS, advice="an anchor needs another view of its image.")
 
 
+def every_some_steps(name: str, value: Any) -> None:
+    kind, _, number = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind != "every" or not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"{name} must be every:N with a whole number N >= 1, got {value!r}; say every:1000.")
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Every setting of a run; the defaults train on the embedded images.
@@ -128,7 +134,7 @@ class TrainConfig:
     encoder: str = setting(
         "auto",
         "network",
-        "The encoder: cnn, mlp, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: one for the data.",
+        "The encoder: cnn, mlp, bigru, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: what suits.",
         text("'resnet18', or pass one of your own to flatclr.train"),
     )
     encoder_options: Mapping[str, Any] = setting(
@@ -280,6 +286,18 @@ class TrainConfig:
     checkpoint_minutes: float = setting(
         5.0, "output", "Minutes after which a checkpoint is written in any case.", positive
     )
+    keep_checkpoints: str | None = setting(
+        None,
+        "output",
+        "Checkpoints that stay besides the last two: every:N for those of every N steps; None: none.",
+        optional(every_some_steps),
+    )
+    probe_every: int | None = setting(
+        None,
+        "output",
+        "Steps between evaluations with a linear probe of the labels, besides the others; None: no probe.",
+        optional_count,
+    )
     wandb: str | None = setting(
         None,
         "output",
@@ -363,6 +381,11 @@ class TrainConfig:
                 f"ess_target must be a number or [[epoch, target], ...], got {given!r}; say [[0, 0.5], [20, 0.2]]."
             )
         return sorted((epoch, target) for epoch, target in given)
+
+    @property
+    def keep_every(self) -> int | None:
+        """The steps whose checkpoints stay are multiples of this; None: none of them."""
+        return None if self.keep_checkpoints is None else int(self.keep_checkpoints.partition(":")[2])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name, as in config.yaml."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flatclr import diagnostics, distributed
+from flatclr.contrast import ContrastStats
 from flatclr.data.loading import Loader, seeded_generator
 from flatclr.distributed import Ranks
 from flatclr.training.build import Parts
@@ -32,6 +33,7 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
         "saturation": diagnostics.saturation(stats).item(),
         "ess": stats.mean(stats.ess).item(),
         **({} if stats.counted is None else {"anchors_left_out": int(stats.left_out)}),
+        **({} if stats.each_positive is not None else {"ess_with_positive": _own_ess(stats)}),
         "ess_quantiles": quantiles,
         "beta": float(inverse_temperature),
         "alignment": torch.stack([diagnostics.alignment(*pair) for pair in combinations(z_VNd, 2)]).mean().item(),
@@ -40,10 +42,14 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
     }
 
 
-def evaluation_metrics(parts: Parts, step: int) -> dict[str, Any]:
+def _own_ess(stats: ContrastStats) -> float:
+    return stats.mean(diagnostics.ess_with_positive(stats)).item()
+
+
+def evaluation_metrics(parts: Parts, step: int, *, probe: bool = False) -> dict[str, Any]:
     """What `flatclr.training.validation` measures of the encoder, and the gradient's signal-to-noise ratio."""
     beta = float(parts.train_step.objective.inverse_temperature)
-    measured = parts.validation.measure(parts.train_step.bare_network, beta)
+    measured = parts.validation.measure(parts.train_step.bare_network, beta, probe=probe)
     gradients = probed_gradients(parts.train_step, parts.loader, step)
     return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 

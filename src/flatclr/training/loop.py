@@ -88,7 +88,7 @@ class Loop:
         while self.step < self.parts.schedule.total_steps:
             self._stop_if_asked()
             self._advance(stepper.take)
-        return self.last_evaluation or evaluation_metrics(self.parts, self.step)
+        return self.last_evaluation or evaluation_metrics(self.parts, self.step, probe=self._probing)
 
     def _stop_if_asked(self) -> None:
         if self.stop is None:
@@ -107,7 +107,7 @@ class Loop:
             self._stop_if_bad(result.loss)
         if logging:
             self._log(result, learning_rate)
-        if self._is_due(config.eval_every):
+        if self._is_due(config.eval_every) or self._probing:
             self._evaluate()
             self.throughput.restart(self.step)
         self._tell_of_bad_images()
@@ -115,6 +115,11 @@ class Loop:
 
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.parts.schedule.total_steps
+
+    @property
+    def _probing(self) -> bool:
+        every = self.parts.config.probe_every
+        return every is not None and self._is_due(every)
 
     def _log(self, result: StepResult, learning_rate: float) -> None:
         train_step = self.parts.train_step
@@ -131,16 +136,15 @@ class Loop:
         self.owes_evaluation = True
         alone = self.parts.ranks.size == 1  # others would wait for who leaves
         with self.stop.at_once() if self.stop is not None and alone else nullcontext():
-            self.last_evaluation = evaluation_metrics(self.parts, self.step)
+            self.last_evaluation = evaluation_metrics(self.parts, self.step, probe=self._probing)
         self.record.tell(Evaluated(self.step, self._epoch, self.last_evaluation))
         self.owes_evaluation = False
 
     def _save_if_due(self) -> None:
         config = self.parts.config
         minutes = (time.monotonic() - self.saved_at) / 60
-        if self._is_due(config.checkpoint_every or self.parts.schedule.steps_per_epoch) or (
-            minutes > config.checkpoint_minutes
-        ):
+        paces = (config.checkpoint_every or self.parts.schedule.steps_per_epoch, config.keep_every)
+        if any(self._is_due(pace) for pace in paces if pace) or minutes > config.checkpoint_minutes:
             self.record.save(self.step)
             self.saved_at, self.saved_step = time.monotonic(), self.step
 

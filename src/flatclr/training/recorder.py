@@ -52,7 +52,8 @@ class Recorder:
             return
         state = state_of(self.parts, step, owes_evaluation=owes_evaluation)
         with self._writing("checkpoint"):
-            save_checkpoint(self.written.checkpoints, step, state, identity=self.identity)
+            keep_every = self.parts.config.keep_every
+            save_checkpoint(self.written.checkpoints, step, state, identity=self.identity, keep_every=keep_every)
         self.tell(Saved(step))
 
     def restore(self) -> Start:

@@ -20,6 +20,7 @@ from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
 from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
+from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.models.network import Network, TwoTowers
 from flatclr.models.statistics import statistics_of
@@ -28,8 +29,8 @@ RECALIBRATION_IMAGES = 4096
 
 
 class Validation(Protocol):
-    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
-        """The network is left as it is."""
+    def measure(self, network: Network | TwoTowers, beta: float, *, probe: bool = False) -> dict[str, float]:
+        """The network is left as it is; with `probe`, a linear classifier is fitted to the features too."""
 
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
         """For a while, the encoder as its features are evaluated and saved."""
@@ -49,10 +50,10 @@ class ImageValidation:
     device: torch.device
     recalibrate: bool = False
 
-    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+    def measure(self, network: Network | TwoTowers, beta: float, *, probe: bool = False) -> dict[str, float]:
         assert isinstance(network, Network)
         with self.ready(network.encoder):
-            measured = self.of_features(network.encoder)
+            measured = self.of_features(network.encoder, probe=probe)
         pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         images = self.source.batch(pool)
         pool_views = [self._prepared(images, self.views, self.view_size, ("pool", name)) for name in ("a", "b")]
@@ -66,7 +67,7 @@ class ImageValidation:
         chosen = _sample(len(self.source), RECALIBRATION_IMAGES, self.seed, "statistics")
         return statistics_of(encoder, self.whole(self.source.batch(chosen)))
 
-    def of_features(self, encoder: nn.Module) -> dict[str, float]:
+    def of_features(self, encoder: nn.Module, *, probe: bool = False) -> dict[str, float]:
         features, labels = self.features(encoder, self.data.labelled or self.source)
         measured = {"effective_rank": diagnostics.effective_rank(features).item()}
         if labels is not None:
@@ -77,6 +78,10 @@ class ImageValidation:
             assert test_labels is not None
             k = neighbours_for(len(features))
             measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
+            if probe:
+                classes = int(max(labels.max(), test_labels.max())) + 1
+                fitted = fit_probe(features, labels, classes=classes, score=top_1, seed=self.seed)
+                measured["linear"] = top_1(fitted.classifier.logits(test_features), test_labels)
         return measured
 
     def features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
@@ -109,7 +114,7 @@ class PairValidation:
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+    def measure(self, network: Network | TwoTowers, beta: float, *, probe: bool = False) -> dict[str, float]:
         assert isinstance(network, TwoTowers)
         chosen = _sample(len(self.held_out), min(100 * self.batch_size, self.samples), self.seed, "pool")
         x, y = (side.to(self.device).split(IMAGES_AT_ONCE) for side in self.held_out.batch(chosen))
@@ -120,6 +125,15 @@ class PairValidation:
             "retrieval_at_1": retrieval_at_1(z_x, z_y),
             **pool_mi_nats(z_x, z_y, beta=beta),
         }
+
+
+def top_1(logits: Tensor, labels: Tensor) -> float:
+    """Share of samples whose highest logit is that of their class.
+
+    >>> top_1(torch.eye(4), torch.tensor([0, 1, 2, 0]))
+    0.75
+    """
+    return (logits.argmax(1) == labels).float().mean().item()
 
 
 def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:

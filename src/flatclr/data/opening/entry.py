@@ -36,6 +36,7 @@ def open_dataset(
             - `.npz` with images and labels, or train_images, train_labels, test_images, test_labels, or x and y, which
               are paired data if y is float
             - `.npy` images; `images.npy,labels.npy`; `x.npy,y.npy` for paired data if y is float
+            - `.txt`: pairs of adjacent sentences, for the encoder "bigru"
             - `.tar` shards (WebDataset: key.jpg beside key.cls): one, a folder, or a pattern, `shards/*.tar` or
               `shards/{000..009}.tar`
             - `hf:NAME` or `hf:NAME:SPLIT` from the Hugging Face hub

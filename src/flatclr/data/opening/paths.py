@@ -10,6 +10,7 @@ from flatclr.data.opening.names import expanded, nearest
 from flatclr.data.opening.numpy_files import open_npy, open_npy_pair, open_npz
 from flatclr.data.opening.shards import open_shards
 from flatclr.data.opening.split import Split
+from flatclr.data.opening.text import open_text
 from flatclr.data.sources import Dataset
 
 
@@ -26,10 +27,12 @@ def open_path(text: str, image_size: int | None, split: Split) -> Dataset:
         return open_npz(path, image_size, split)
     if path.suffix == ".npy":
         return open_npy(path, image_size, split)
+    if path.suffix == ".txt":
+        return open_text(path, split)
     if path.suffix == ".tar":
         return open_shards(path.stem, [path], image_size, split)
     raise ValueError(
-        f"data must be a folder or end in .npz, .npy or .tar, got {str(path)!r}; "
+        f"data must be a folder or end in .npz, .npy, .tar or .txt, got {str(path)!r}; "
         "unpack a compressed archive first, and point at the folder of single images."
     )
 

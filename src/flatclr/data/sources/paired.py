@@ -16,6 +16,7 @@ class PairedArrays:
         x: [N, ...], float; kept as float32.
         y: [N, ...], likewise.
         name: for messages and reports.
+        tokens: whether both are numbers of words, as `token_ids` makes them.
 
     Raises:
         ValueError: one has more rows than the other, or NaN or Inf in it.
@@ -26,8 +27,8 @@ class PairedArrays:
     [torch.Size([2, 2]), torch.Size([2, 1])]
     """
 
-    def __init__(self, x: Any, y: Any, *, name: str = "pairs") -> None:
-        self.name = name
+    def __init__(self, x: Any, y: Any, *, name: str = "pairs", tokens: bool = False) -> None:
+        self.name, self.tokens = name, tokens
         self.x, self.y = (float_rows(value, f"{name}: {side}") for side, value in (("x", x), ("y", y)))
         if len(self.x) != len(self.y):
             raise ValueError(
@@ -49,7 +50,7 @@ class PairedArrays:
 
     def subset(self, index: Tensor, name: str) -> PairedArrays:
         """The rows of these numbers as pairs of their own."""
-        return PairedArrays(self.x[index], self.y[index], name=name)
+        return PairedArrays(self.x[index], self.y[index], name=name, tokens=self.tokens)
 
     def fingerprint(self) -> str:
         """A hash of both arrays."""

@@ -1,0 +1,179 @@
+"""`flatclr study`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Column, Table
+
+from flatclr.cli.options import HARDWARE, OUTPUT
+from flatclr.files import json_ready
+from flatclr.studies import STUDIES, Progress, StudyResult, load_study, run
+from flatclr.studies.pages import claim_row
+from flatclr.training.stopping import RESUME_ME
+
+Option = typer.Option
+SIZE, LIST = "Size", "list"
+SOME_FAILED = 1
+
+
+def study_command(
+    name: Annotated[str, typer.Argument(help="The name of the study; 'list' shows them all.")],
+    quick: Annotated[
+        bool,
+        Option("--quick", help="Run a smoke test of seconds, which judges nothing.", rich_help_panel=SIZE),
+    ] = False,
+    seeds: Annotated[
+        int | None, Option(help="How many seeds.", rich_help_panel=SIZE, show_default="those of the study")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        Option(
+            help="The minutes after which no run is begun; the same command goes on later.",
+            rich_help_panel=SIZE,
+            show_default="no limit",
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="An option of the study; 'list' shows them.", rich_help_panel=SIZE),
+    ] = None,
+    device: Annotated[
+        str, Option(help="The device: cpu, cuda or cuda:1; auto: cuda where there is one.", rich_help_panel=HARDWARE)
+    ] = "auto",
+    jobs: Annotated[
+        int, Option(help="How many runs share the device, each in its own process.", rich_help_panel=HARDWARE)
+    ] = 1,
+    out: Annotated[
+        str | None,
+        Option(
+            help="The folder of all studies; finished runs found there are not made again.",
+            rich_help_panel=OUTPUT,
+            show_default="runs/studies",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON line per run and claim instead.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Run an experiment of the literature again and judge what it claims.
+
+    A study that was killed goes on where it was. Exit code 75: time was up, and the same command goes on.
+    """
+    if name == LIST:
+        _list(as_json=as_json)
+        return
+    with _Display(name, quiet=as_json) as display:
+        found = run(
+            name,
+            quick=quick,
+            device=device,
+            seeds=seeds,
+            out=out,
+            jobs=jobs,
+            minutes=minutes,
+            options=dict(map(_parsed, setting or ())),
+            progress=_print_progress if as_json else display.show,
+        )
+    if as_json:
+        _print_result(found)
+    else:
+        _show(found, quick=quick)
+    if found.failed:
+        print(f"flatclr: {len(found.failed)} runs failed; the same command tries them again.", file=sys.stderr)
+        raise typer.Exit(SOME_FAILED)
+    if not found.complete:
+        there = f"{len(found.found)} of {found.planned} runs are kept"
+        print(f"flatclr: time is up, {there}; the same command goes on.", file=sys.stderr)
+        raise typer.Exit(RESUME_ME)
+
+
+class _Display:
+    """A bar of finished runs, shown from the first one on: bad input is answered by its line alone."""
+
+    def __init__(self, name: str, *, quiet: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Bar(*columns, console=Console(stderr=True), disable=quiet)
+        self.task = self.bar.add_task(name)
+        self.shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            self.bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        if not self.shown:
+            self.bar.start()
+            self.shown = True
+        self.bar.update(self.task, completed=progress.done, total=progress.total)
+        if progress.ended is not None and progress.ended.problem:
+            self.bar.console.print(f"{progress.ended.run}: {progress.ended.problem}", style="yellow", markup=False)
+
+
+def _parsed(text: str) -> tuple[str, float | str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; flatclr study list shows the options.")
+    try:
+        return name.strip(), float(value)
+    except ValueError:
+        return name.strip(), value
+
+
+def _list(*, as_json: bool) -> None:
+    for study in map(load_study, STUDIES):
+        if as_json:
+            _print_line(
+                {
+                    "study": study.name,
+                    "title": study.title,
+                    "source": study.source,
+                    "budget": study.budget,
+                    "options": study.options,
+                }
+            )
+        else:
+            options = "".join(f"; --set {name}={value}" for name, value in study.options.items())
+            print(f"{study.name:<24} {study.title} ({study.budget}{options})")
+
+
+def _print_progress(progress: Progress) -> None:
+    ended = progress.ended
+    if ended is not None:
+        state = {"done": progress.done, "total": progress.total, "problem": ended.problem or None}
+        _print_line({"kind": "run", "run": ended.run, "seconds": ended.seconds, **state})
+
+
+def _print_result(found: StudyResult) -> None:
+    for claim, verdict in zip(found.study.claims, found.verdicts, strict=True):
+        _print_line({"kind": "claim", **claim_row(claim, verdict)})
+    _print_line({"kind": "end", "page": str(found.page), "complete": found.complete, "table": found.table})
+
+
+def _print_line(row: Mapping[str, Any]) -> None:
+    print(json.dumps(json_ready(dict(row))), flush=True)
+
+
+def _show(found: StudyResult, *, quick: bool) -> None:
+    console = Console()
+    if found.table:
+        names = list(dict.fromkeys(name for row in found.table for name in row))
+        table = Table(*(Column(name, overflow="fold") for name in names))
+        for row in found.table:
+            table.add_row(*(row.get(name, "") for name in names))
+        console.print(table)
+    if quick:
+        console.print("A smoke test: its verdicts say nothing of the claims.", style="yellow")
+    for claim, verdict in zip(found.study.claims, found.verdicts, strict=True):
+        console.print(f"{verdict.word}: {claim.statement} {verdict.says}", markup=False, highlight=False)
+    console.print(f"page: {found.page}", soft_wrap=True)

@@ -1,0 +1,184 @@
+"""Making the runs that are missing: one after another here, or several at once in processes that share a device."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flatclr.studies.keeping import keep
+from flatclr.studies.study import Job, Kept, Run
+from flatclr.training.errors import TrainingInterruptedError
+from flatclr.training.stopping import StopRequest
+
+WORK = "work"  # the folder of what runs need to go on after a kill
+LATE = "the time that was given"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where runs are made.
+
+    Args:
+        home: the folder of the study.
+        device: that all of them share.
+        threads: of each.
+        deadline: by `time.time()`, after which none is begun and those that can are stopped; None: there is none.
+        environment: hardware, versions and commit, kept beside the numbers.
+    """
+
+    home: Path
+    device: str
+    threads: int
+    deadline: float | None
+    environment: Mapping[str, Any]
+
+    @property
+    def late(self) -> bool:
+        return self.deadline is not None and time.time() >= self.deadline
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended.
+
+    Args:
+        run: its name.
+        seconds: that it took.
+        problem: why it has no numbers, "" where it has.
+        stopped: whether it only ran out of time, and goes on the next time.
+    """
+
+    run: str
+    seconds: float
+    problem: str = ""
+    stopped: bool = False
+
+
+def execute(runs: Sequence[Run], site: Site, *, jobs: int) -> Iterator[Ended]:
+    """Make the runs in this order, and tell how each ended; one that fails leaves the others alone."""
+    return _in_turn(runs, site) if jobs == 1 or len(runs) == 1 else _side_by_side(runs, site, jobs)
+
+
+def make(run: Run, site: Site) -> Ended:
+    """One run from its seed to its file."""
+    started = time.monotonic()
+    job = Job(run.settings, run.seed, site.device, site.home / WORK / run.name)
+    try:
+        with _asked_in_time(job.stop, site.deadline), _threads(site.threads), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            numbers = run.measure(job)
+    except TrainingInterruptedError:
+        return Ended(run.name, time.monotonic() - started, f"stopped by {LATE}", stopped=True)
+    except Exception as error:  # whatever it is, the other runs can still be made
+        return Ended(run.name, time.monotonic() - started, f"{type(error).__name__}: {error}".splitlines()[0])
+    seconds = round(time.monotonic() - started, 2)
+    keep(site.home, run, Kept(run.name, run.arm, run.seed, run.settings, numbers, seconds, site.environment))
+    shutil.rmtree(job.folder, ignore_errors=True)  # checkpoints, which only going on needs
+    with suppress(OSError):
+        job.folder.parent.rmdir()
+    return Ended(run.name, seconds)
+
+
+def _in_turn(runs: Sequence[Run], site: Site) -> Iterator[Ended]:
+    for run in runs:
+        if site.late:
+            return
+        yield make(run, site)
+
+
+def _side_by_side(runs: Sequence[Run], site: Site, jobs: int) -> Iterator[Ended]:
+    waiting, workers = deque(runs), [_Worker(site) for _ in range(min(jobs, len(runs)))]
+    try:
+        for worker in workers:
+            worker.give(waiting.popleft() if waiting and not site.late else None)
+        while busy := [worker for worker in workers if worker.run is not None]:
+            heard = wait([worker.pipe for worker in busy])
+            for worker in busy:
+                if worker.pipe not in heard:
+                    continue
+                yield worker.outcome()
+                worker.give(waiting.popleft() if waiting and worker.is_alive and not site.late else None)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """A process that makes one run after another until its pipe is closed, by its end or its parent's."""
+
+    def __init__(self, site: Site) -> None:
+        # spawned, not forked: a fork of a process that has used torch's threads, or CUDA, can hang
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=_work, args=(theirs, site))
+        self.process.start()
+        theirs.close()
+        self.run: Run | None = None
+        self.is_alive = True
+
+    def give(self, run: Run | None) -> None:
+        self.run = run
+        if run is not None:
+            self.pipe.send(run)
+
+    def outcome(self) -> Ended:
+        assert self.run is not None
+        try:
+            ended: Ended = self.pipe.recv()
+        except EOFError:
+            self.is_alive = False
+            self.process.join()
+            return Ended(self.run.name, 0.0, f"its process ended with exit code {self.process.exitcode}")
+        return ended
+
+    def end(self) -> None:
+        self.pipe.close()
+        if self.run is not None:
+            self.process.terminate()
+        self.process.join()
+
+
+def _work(pipe: Connection[Ended, Run], site: Site) -> None:
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            pipe.send(make(pipe.recv(), site))
+
+
+@contextmanager
+def _asked_in_time(stop: StopRequest, deadline: float | None) -> Iterator[None]:
+    timer = threading.Timer(max(0.0, (deadline or 0.0) - time.time()), stop.ask, [LATE])
+    if deadline is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_for(jobs: int) -> int:
+    """Of each of so many runs at once."""
+    return max(1, (os.cpu_count() or 1) // jobs)

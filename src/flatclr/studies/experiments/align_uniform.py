@@ -1,0 +1,142 @@
+"""f-MICL (3) and notes: alignment and uniformity say how accurate an encoder is, and can be optimised directly."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from flatclr.evaluation.intervals import Score
+from flatclr.plots import COLOURS, new_figure
+from flatclr.studies.accuracies import percent, points
+from flatclr.studies.judging import Verdict, above, score_text
+from flatclr.studies.literature import F_MICL, INFOMAX
+from flatclr.studies.study import Claim, Found, Kept, Plan, Row, Run, Study
+from flatclr.studies.training_runs import rate_at, training_run
+
+BATCH, EPOCHS = 256, 20.0
+WEIGHTS, ALPHAS, TS = (0.5, 1.0, 2.0), (1.0, 2.0), (1.0, 2.0, 4.0)
+TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
+DIRECT, CONTRASTIVE = "direct", "InfoNCE"
+
+
+def plan(of: Plan) -> list[Run]:
+    every = 50_000 // BATCH
+    schedule = {"batch_size": BATCH, "learning_rate": rate_at(BATCH), "epochs": EPOCHS, "log_every": every}
+    schedule |= {"eval_every": 5 * every}
+    arms: dict[str, dict[str, Any]] = {
+        f"{DIRECT}, uniformity x {weight:g}, alpha {alpha:g}, t {t:g}": {
+            "objective": "align_uniform",
+            "objective_options": {"uniform_weight": weight, "alpha": alpha, "t": t},
+        }
+        for weight, alpha, t in product(WEIGHTS, ALPHAS, TS)
+    }
+    arms |= {f"{CONTRASTIVE}, temperature {t:g}": {"objective": "infonce", "temperature": t} for t in TEMPERATURES}
+    if of.quick:
+        arms = {name: arms[name] for name in (*list(arms)[:2], *list(arms)[-2:])}
+    return [
+        training_run(arm, seed, {**own, **schedule}, quick=of.quick, protocols=["knn"])
+        for seed in of.seeds
+        for arm, own in arms.items()
+    ]
+
+
+def place_of(kept: Kept) -> tuple[float, float]:
+    """Alignment and uniformity of the last batch that was logged."""
+    last = kept.numbers["log"][-1]
+    return last["alignment"], last["uniformity"]
+
+
+def table(found: Found) -> list[Row]:
+    return [
+        {
+            "run": arm,
+            "alignment": f"{place_of(found.one(arm))[0]:.3f}",
+            "uniformity": f"{place_of(found.one(arm))[1]:.3f}",
+            "kNN %": percent(found, arm, "knn"),
+        }
+        for arm in found.arms
+    ]
+
+
+def draw(found: Found) -> dict[str, Figure]:
+    figure = new_figure(5.2, 4.0)
+    axes = figure.subplots()
+    places = [place_of(kept) for kept in found]
+    accuracy = [100 * kept.numbers["knn"] for kept in found]
+    shown = axes.scatter([a for a, _ in places], [u for _, u in places], c=accuracy, cmap="viridis")
+    figure.colorbar(shown, ax=axes, label="kNN %")
+    axes.set_xlabel("alignment (low: views together)")
+    axes.set_ylabel("uniformity (low: spread out)")
+    axes.set_title("Runs by alignment and uniformity", color=COLOURS[0])
+    return {"figure": figure}
+
+
+def rank_correlation(x: list[float], y: list[float]) -> Score:
+    """Spearman's, with the interval of Fisher's z (Bonett & Wright 2000).
+
+    >>> rank_correlation([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 4.0, 6.0, 8.0, 9.0]).value
+    1.0
+    """
+
+    def ranks(values: list[float]) -> list[int]:
+        order = sorted(range(len(values)), key=values.__getitem__)
+        return [order.index(place) for place in range(len(values))]
+
+    n = len(x)
+    square = sum((a - b) ** 2 for a, b in zip(ranks(x), ranks(y), strict=True))
+    rho = 1 - 6 * square / (n * (n * n - 1))
+    if n < 5 or abs(rho) == 1:
+        return Score(rho, math.nan, math.nan)
+    half = 1.96 * math.sqrt((1 + rho * rho / 2) / (n - 3))
+    return Score(rho, math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half))
+
+
+def judge_places(found: Found) -> Verdict:
+    score = rank_correlation([-sum(place_of(kept)) for kept in found], [kept.numbers["knn"] for kept in found])
+    return Verdict(above(score), f"Over {len(found)} runs; the lower the sum, the more accurate.", score)
+
+
+def best(found: Found, kind: str) -> str:
+    arms = [arm for arm in found.arms if arm.startswith(kind)]
+    return max(arms, key=lambda arm: found.mean(arm, "knn").value)
+
+
+def judge_direct(found: Found) -> Verdict:
+    direct, contrastive = best(found, DIRECT), best(found, CONTRASTIVE)
+    score = points(found, direct, contrastive, "knn")
+    return Verdict(above(score, -0.5), f"{direct} less {contrastive}: {score_text(score, 1)}.", score, "points")
+
+
+STUDY = Study(
+    name="align-uniform",
+    title="Alignment, uniformity and accuracy",
+    source=f"{F_MICL}, equation (3); {INFOMAX}",
+    experiment=(
+        "Alignment and uniformity optimised directly, weights x alpha x t, and InfoNCE at temperatures 0.05 to 1; "
+        f"ResNet-18, CIFAR-10, {EPOCHS:g} epochs, batch {BATCH}. Alignment and uniformity of training batches, kNN on "
+        "test images."
+    ),
+    changed="one learning rate for all; the best of each kind is chosen by the kNN that it is judged by, for both.",
+    claims=(
+        Claim(
+            f"{F_MICL}, (3)",
+            "Encoders low in both alignment and uniformity are accurate.",
+            "rank correlation of minus their sum with kNN above 0",
+            judge_places,
+        ),
+        Claim(
+            INFOMAX,
+            "Optimising both directly is at least as good as contrasting.",
+            "best against best, paired: lower end above -0.5 points of kNN",
+            judge_direct,
+        ),
+    ),
+    plan=plan,
+    table=table,
+    draw=draw,
+    seeds=2,
+    budget="about 2 GPU hours",
+)

@@ -1,0 +1,104 @@
+"""FlatNCE paper, Table S1: what published pre-training costs, beside runs of this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from flatclr.plots import COLOURS, new_figure
+from flatclr.studies.judging import OPEN, Verdict
+from flatclr.studies.literature import FLATNCE
+from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
+
+PUBLISHED = {"MoCo": 23_000.0, "SimCLR": 1_720.0, "CLIP": 634_000.0}  # dollars
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run of this package whose time is kept."""
+
+    what: str
+    minutes: float
+    reached: str
+    evidence: str
+
+
+OURS = (
+    Measured("CIFAR-10, two views, 80 epochs", 1.5, "kNN 82.3 %", "results/cifar10/time_to_accuracy.md"),
+    Measured(
+        "CIFAR-10, two views, 180 epochs", 3.2, "kNN 86.9 %, linear 89.9 %", "results/cifar10/time_to_accuracy.md"
+    ),
+)
+
+
+def measure(job: Job) -> Numbers:
+    price = job.settings["dollars_per_hour"]
+    return {"dollars": {one.what: one.minutes / 60 * price for one in OURS}}
+
+
+def plan(of: Plan) -> list[Run]:
+    return [Run("bill", 0, measure, {"dollars_per_hour": of.options["dollars_per_hour"], "quick": of.quick})]
+
+
+def table(found: Found) -> list[Row]:
+    kept = found.one("bill")
+    price = kept.settings["dollars_per_hour"]
+    ours = [
+        {
+            "pre-training": one.what,
+            "minutes": f"{one.minutes:g}",
+            "dollars": f"{kept.numbers['dollars'][one.what]:.2f}",
+            "reached": one.reached,
+            "evidence": f"{one.evidence}, one H200 at ${price:g} an hour",
+        }
+        for one in OURS
+    ]
+    published = [
+        {"pre-training": name, "dollars": f"{dollars:,.0f}", "evidence": "as published, ImageNet or larger"}
+        for name, dollars in PUBLISHED.items()
+    ]
+    return [*ours, *published]
+
+
+def draw(found: Found) -> dict[str, Figure]:
+    bills = {**found.one("bill").numbers["dollars"], **PUBLISHED}
+    figure = new_figure(6.4, 2.6)
+    axes = figure.subplots()
+    axes.barh(list(bills), list(bills.values()), color=[COLOURS[name in PUBLISHED] for name in bills])
+    axes.set_xscale("log")
+    axes.set_xlabel("dollars")
+    axes.set_title("Bills of pre-training, of different data")
+    return {"figure": figure}
+
+
+def judge(found: Found) -> Verdict:
+    dearest = max(found.one("bill").numbers["dollars"].values())
+    return Verdict(
+        OPEN,
+        f"Arithmetic only: a run of {max(one.minutes for one in OURS):g} minutes costs ${dearest:.2f}, of CIFAR-10 and "
+        "not of ImageNet; the published bills cannot be checked from here.",
+    )
+
+
+STUDY = Study(
+    name="cost",
+    title="What pre-training costs",
+    source=f"{FLATNCE}, Table S1",
+    experiment="Minutes of kept runs times a price per hour, beside the published bills.",
+    changed="the data are CIFAR-10, so the two kinds of bills are not comparable; they share only their unit.",
+    claims=(
+        Claim(
+            f"{FLATNCE}, Table S1",
+            "Contrastive pre-training costs $23k (MoCo), $1,720 (SimCLR) or $634k (CLIP).",
+            "arithmetic only; the price per hour is an option",
+            judge,
+        ),
+    ),
+    plan=plan,
+    table=table,
+    draw=draw,
+    seeds=1,
+    budget="no time",
+    options={"dollars_per_hour": 3.5},
+)

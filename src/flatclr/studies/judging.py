@@ -1,0 +1,109 @@
+"""How a claim is judged: by an interval against a threshold, in one of three words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flatclr.evaluation.intervals import Score, student
+
+HELD, FAILED, OPEN, NOT_RUN = "held", "did not hold", "cannot be told here", "not run"
+WORDS = (HELD, FAILED, OPEN, NOT_RUN)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a study says of a claim.
+
+    Args:
+        word: "held", "did not hold", "cannot be told here" or "not run".
+        says: what was measured, in one sentence.
+        measured: the number that decided, with its 95 % interval, where there is one.
+        unit: of that number.
+
+    >>> Verdict("held", "The gap falls.", Score(2.0, 1.5, 2.5), "nats").number
+    '2.00 [1.50, 2.50] nats'
+    """
+
+    word: str
+    says: str
+    measured: Score | None = None
+    unit: str = ""
+
+    @property
+    def number(self) -> str:
+        """The number with its interval, "" where there is none."""
+        return "" if self.measured is None else f"{score_text(self.measured)} {self.unit}".strip()
+
+
+def mean_score(values: Sequence[float]) -> Score:
+    """The mean over seeds with Student's 95 % interval; one value alone has none.
+
+    >>> mean_score([1.0, 2.0, 3.0]).value, round(mean_score([1.0, 2.0, 3.0]).low, 2)
+    (2.0, -0.48)
+    >>> math.isnan(mean_score([1.0]).low)
+    True
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return Score(mean, math.nan, math.nan)
+    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Score(mean, mean - half, mean + half)
+
+
+def above(score: Score, threshold: float = 0.0) -> str:
+    """Held where the whole interval is above the threshold, did not hold where it is below; else it cannot be told.
+
+    >>> above(Score(2.0, 1.0, 3.0)), above(Score(2.0, -1.0, 5.0)), above(Score(-2.0, -3.0, -1.0))
+    ('held', 'cannot be told here', 'did not hold')
+    >>> above(Score(2.0, math.nan, math.nan))
+    'cannot be told here'
+    """
+    if score.low > threshold:
+        return HELD
+    return FAILED if score.high < threshold else OPEN
+
+
+def below(score: Score, threshold: float = 0.0) -> str:
+    """As `above`, on the other side.
+
+    >>> below(Score(-2.0, -3.0, -1.0))
+    'held'
+    """
+    return above(negated(score), -threshold)
+
+
+def together(words: Sequence[str]) -> str:
+    """Of a claim with several parts: one that did not hold decides, then one that cannot be told.
+
+    >>> together(["held", "did not hold", "cannot be told here"]), together(["held", "cannot be told here"])
+    ('did not hold', 'cannot be told here')
+    """
+    return next((word for word in (NOT_RUN, FAILED, OPEN) if word in words), HELD)
+
+
+def negated(score: Score) -> Score:
+    """The same of the difference taken the other way round."""
+    return Score(-score.value, -score.high, -score.low)
+
+
+def exactly(holds: bool) -> str:
+    """Of arithmetic, where nothing is drawn at random.
+
+    >>> exactly(True)
+    'held'
+    """
+    return HELD if holds else FAILED
+
+
+def score_text(score: Score, digits: int = 2) -> str:
+    """A number with its interval as pages show it.
+
+    >>> score_text(Score(1.0, math.nan, math.nan)), score_text(Score(1.0, 0.5, 1.5), 1)
+    ('1.00', '1.0 [0.5, 1.5]')
+    """
+    if math.isnan(score.low):
+        return f"{score.value:.{digits}f}"
+    return f"{score.value:.{digits}f} [{score.low:.{digits}f}, {score.high:.{digits}f}]"

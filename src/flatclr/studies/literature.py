@@ -1,0 +1,83 @@
+"""Claims of the literature that no study here judges, and what each would need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flatclr.studies.judging import NOT_RUN
+
+FLATNCE = "FlatNCE paper (Chen et al. 2021)"
+REVIEW = "review of FlatNCE"
+F_MICL = "f-MICL (Lu et al. 2023)"
+NEGATIVES = "slides on negatives in contrastive learning"
+INFOMAX = "notes on mutual-information maximisation"
+NOT_HERE = "not reproducible here"
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """A claim without a study.
+
+    Args:
+        source: where it stands.
+        statement: what is claimed.
+        needs: what would be needed to judge it.
+        word: what the overview says of it.
+    """
+
+    source: str
+    statement: str
+    needs: str
+    word: str = NOT_HERE
+
+
+NO_STUDY = "a study, which is not written yet"
+UNJUDGED = (
+    Unjudged(
+        f"{NEGATIVES}, theory",
+        "The minimiser of the k-negative loss is the simplex ETF for every k, and the supervised loss does not "
+        "increase with k; older upper bounds first fall, then grow like eta^k / k.",
+        NO_STUDY,
+        NOT_RUN,
+    ),
+    Unjudged(
+        f"{NEGATIVES}, CIFAR-10",
+        "Accuracy does not fall with the number of negatives, and cosines across classes go to -1/9.",
+        NO_STUDY,
+        NOT_RUN,
+    ),
+    Unjudged(
+        f"{INFOMAX}, A1 and A2",
+        "Bound and accuracy rise at constant mutual information; some encoders of maximal information are worse than "
+        "pixels; conditioning worsens.",
+        NO_STUDY,
+        NOT_RUN,
+    ),
+    Unjudged(
+        f"{INFOMAX}, A3 and A4",
+        "A larger critic does not give better features; at an equal bound a CNN is above an MLP.",
+        NO_STUDY,
+        NOT_RUN,
+    ),
+    Unjudged(
+        f"{INFOMAX}, the circle",
+        "Accuracies of embeddings on the circle are 12.71 (random), 57.19 (supervised) and 28.60 (contrastive).",
+        NO_STUDY,
+        NOT_RUN,
+    ),
+    Unjudged(
+        f"{FLATNCE}, Tables 1, 2 and S3, on ImageNet itself",
+        "At 100 epochs FlatCLR is 2.61 points of linear top-1 above SimCLR.",
+        "ImageNet, and a few GPU weeks; the study imagenet-style does the same on ten of its classes",
+    ),
+    Unjudged(
+        f"{FLATNCE}, STL-10",
+        "The paper's experiments on STL-10.",
+        "the STL-10 files; `flatclr train --data stl10` reads them",
+    ),
+    Unjudged(
+        f"{INFOMAX}, text",
+        "The experiment on sentences of BookCorpus.",
+        "BookCorpus; `flatclr train --data FILE.txt` pairs adjacent sentences of any text for a bi-GRU",
+    ),
+)

@@ -1,0 +1,194 @@
+"""Training runs as runs of a study: a recipe, what differs from it, and the accuracies at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flatclr.data import DATASETS, Dataset, ResidentImages, open_dataset, seeded_generator
+from flatclr.data.opening.known import data_folders
+from flatclr.evaluation.evaluator import evaluate
+from flatclr.runs import RunDirectory
+from flatclr.studies.study import Job, Numbers, Run
+from flatclr.training.config import TrainConfig
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.recipes import RECIPES
+from flatclr.training.trainer import train
+
+EMBEDDED = "embedded"
+HELD_OUT = 5_000  # training images that settings are chosen on
+RATES = {32: 0.06, 256: 0.24}  # SGD on CIFAR-10, chosen on held-out images: results/cifar10/learning_rate.md
+LOGGED = ("loss", "mi_nats", "ceiling_nats", "ess", "ess_with_positive", "beta", "alignment", "uniformity")
+EVALUATED = ("knn", "linear", "pool_mi_best_nats", "effective_rank")
+POINTS = 50  # of a kept curve, at most
+QUICK: Mapping[str, Any] = {  # over any recipe: seconds on a CPU
+    "encoder": "cnn",
+    "encoder_options": {"width": 4},
+    "embedding": 8,
+    "head_width": 8,
+    "precision": "fp32",
+    "steps": 2,
+    "warmup_epochs": 0.1,
+    "log_every": 1,
+    "eval_every": 2,
+    "eval_start": False,
+    "eval_samples": 64,
+}
+QUICK_IMAGES, QUICK_BATCH = 96, 16
+
+
+def rate_at(batch: int) -> float:
+    """rate(B) = rate(32) (B / 32)^p through the two rates that were chosen.
+
+    >>> rate_at(32), rate_at(256), round(rate_at(64), 4)
+    (0.06, 0.24, 0.0952)
+    """
+    power = math.log(RATES[256] / RATES[32]) / math.log(256 / 32)
+    return float(f"{RATES[32] * (batch / 32) ** power:.3g}")
+
+
+def training_run(
+    arm: str,
+    seed: int,
+    config: Mapping[str, Any],
+    *,
+    quick: bool,
+    recipe: str = "cifar10",
+    data: str = "cifar10",
+    protocols: Sequence[str] = ("knn", "linear"),
+    held_out: bool = False,
+    transfer: str | None = None,
+) -> Run:
+    """A run of `flatclr.train` with the accuracies of these protocols at its end.
+
+    Args:
+        arm: as in `Run`.
+        seed: as in `Run`.
+        config: settings that differ from the recipe's.
+        quick: a few steps of a tiny encoder on embedded images instead.
+        recipe: of `flatclr train --recipe`.
+        data: what `flatclr train --data` takes; "embedded" for the embedded images.
+        protocols: of `flatclr eval`.
+        held_out: whether it trains without, and is measured on, a part of the training images.
+        transfer: data of the protocol transfer.
+    """
+    given = dict(config)
+    if quick:
+        given = {**given, **QUICK, "batch_size": min(given.get("batch_size", QUICK_BATCH), QUICK_BATCH)}
+        given.pop("epochs", None)
+        data, transfer = EMBEDDED, None
+        protocols = [name for name in protocols if name in ("knn", "linear")]
+    settings = {
+        "recipe": recipe,
+        "config": given,
+        "data": data,
+        "protocols": list(protocols),
+        "held_out": held_out,
+        "transfer": transfer,
+        "quick": quick,
+    }
+    return Run(arm, seed, measure, settings)
+
+
+def measure(job: Job) -> Numbers:
+    """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too."""
+    settings, folder = job.settings, job.folder / "run"
+    data = data_of(settings)
+    config = config_of(job).changed(data=None if data is not None else located(settings["data"]))
+    try:
+        train(config, data=data, auto_resume=True, stop=job.stop)
+    except TrainingInterruptedError:
+        raise
+    except TrainingStoppedError as error:
+        return {**curves(folder, config), "stopped": str(error), **dict.fromkeys(settings["protocols"], math.nan)}
+    found = evaluate(
+        folder,
+        data,
+        settings["protocols"],
+        random_row=False,
+        transfer_data=settings["transfer"] and located(settings["transfer"]),
+        device=job.device,
+        draws=2,
+    )
+    scores = {
+        row.protocol if not row.variant else f"{row.protocol}, {row.variant}": row.best.value for row in found.rows
+    }
+    return {**curves(folder, config), **scores}
+
+
+def config_of(job: Job) -> TrainConfig:
+    recipe = RECIPES[job.settings["recipe"]]()
+    given = {"temperature": None, "ess_target": None} if "temperature" in job.settings["config"] else {}
+    changed = {**given, **job.settings["config"]}
+    out = str(job.folder / "run")
+    return recipe.changed(**changed, data=None, seed=job.seed, device=job.device, out=out)
+
+
+def data_of(settings: Mapping[str, Any]) -> Dataset | None:
+    """The images; of a smoke test few, and with held-out training images in the place of the test images.
+
+    None for image files that are to be opened by the run itself.
+    """
+    name = settings["data"]
+    dataset = open_dataset(None if name == EMBEDDED else located(name), download=False)
+    train_part, test_part = dataset.train, dataset.test
+    if not isinstance(train_part, ResidentImages) or not isinstance(test_part, ResidentImages):
+        return None
+    if settings.get("quick"):
+        train_part, test_part = (_some(part, QUICK_IMAGES) for part in (train_part, test_part))
+    if settings.get("held_out"):
+        count = min(HELD_OUT, len(train_part) // 4)
+        order = torch.randperm(len(train_part), generator=seeded_generator(0, "held out"))
+        train_part, test_part = train_part.subset(order[count:], "train"), train_part.subset(order[:count], "held out")
+    return Dataset(dataset.name, train_part, test_part)
+
+
+def located(name: str) -> str:
+    """Data by name; a file or folder is looked for here, in $FLATCLR_DATA and in ./data, and kept by its name alone."""
+    if name in DATASETS:
+        return name
+    places = (folder / name for folder in (Path(), *data_folders(None)))
+    return str(next((place for place in places if place.exists()), name))
+
+
+def _some(images: ResidentImages, count: int) -> ResidentImages:
+    order = torch.randperm(len(images), generator=seeded_generator(0, "some"))
+    return images.subset(order[:count], images.name)
+
+
+def curves(folder: Any, config: TrainConfig) -> Numbers:
+    """What metrics.jsonl says along the run, thinned, with minutes of training that a resume does not reset."""
+    rows = RunDirectory.open(folder).metrics()
+    logs, minutes, seen = [], 0.0, 0
+    clock: dict[int, float] = {0: 0.0}
+    for row in rows:
+        if row["kind"] == "log":
+            rate = row.get("images_per_second") or math.nan
+            minutes += (row["step"] - seen) * config.batch_size / rate / 60
+            seen = row["step"]
+            clock[seen] = minutes
+            logs.append({name: row[name] for name in ("step", "epoch", *LOGGED) if name in row})
+    evaluations = [
+        {
+            "minutes": clock[max(step for step in clock if step <= row["step"])],
+            **{name: row[name] for name in ("step", "epoch", *EVALUATED) if name in row},
+        }
+        for row in rows
+        if row["kind"] == "evaluation"
+    ]
+    return {"log": thinned(logs), "evaluations": thinned(evaluations), "minutes": minutes}
+
+
+def thinned(rows: Sequence[dict[str, Any]], most: int = POINTS) -> list[dict[str, Any]]:
+    """Evenly, the first and the last kept.
+
+    >>> [row["step"] for row in thinned([{"step": n} for n in range(9)], most=3)]
+    [0, 4, 8]
+    """
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]

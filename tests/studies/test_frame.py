@@ -1,0 +1,194 @@
+"""The frame of studies: nothing is computed twice, nothing is lost, and claims are judged by what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from flatclr import studies
+from flatclr.cli.main import main
+
+TOY = "tests.support.toy_study"
+RUNS = 7  # two arms of three seeds, and one that follows from them
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(studies.STUDIES, "toy", TOY)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+
+
+def kept(home: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (home / "toy" / "runs").glob("*.json")}
+
+
+def numbers(home: Path) -> dict[str, float]:
+    return {name: json.loads(text)["numbers"]["nats"] for name, text in kept(home).items()}
+
+
+def calls(home: Path) -> Counter[str]:
+    return Counter((home / "toy" / "calls.txt").read_text().split())
+
+
+def test_a_study_leaves_table_figure_verdicts_page_and_overview(tmp_path: Path) -> None:
+    told: list[studies.Progress] = []
+    result = studies.run("toy", out=tmp_path, device="cpu", progress=told.append)
+    assert result.complete
+    assert (len(result.found), result.planned) == (RUNS, RUNS)
+    assert [verdict.word for verdict in result.verdicts] == ["held", "held"]
+    assert [row["arm"] for row in result.table] == ["one", "two, larger", "best again"]
+    assert result.figures["figure"].read_bytes().startswith(b"\x89PNG")
+    page = result.page.read_text()
+    for part in (
+        "**held**",
+        "difference above 0",
+        "7 of 7 runs are kept",
+        "flatclr study toy",
+        "Seeds 0, 1, 2",
+        "commit",
+    ):
+        assert part in page
+    assert [p.done for p in told] == list(range(RUNS + 1))
+    overview = result.overview.read_text()
+    assert "[held](toy/README.md)" in overview
+    for name in studies.STUDIES:
+        for claim in studies.load_study(name).claims:
+            assert claim.statement in overview
+    assert "ImageNet itself" in overview
+
+
+def test_a_second_call_computes_nothing_and_more_seeds_only_those(tmp_path: Path) -> None:
+    studies.run("toy", out=tmp_path, device="cpu", seeds=2)
+    before = kept(tmp_path)
+    again = studies.run("toy", out=tmp_path, device="cpu", seeds=2)
+    assert kept(tmp_path) == before
+    assert set(calls(tmp_path).values()) == {1}
+    assert again.complete
+    (tmp_path / "toy" / "runs" / "best-again-s0.json").unlink()  # depends on the seeds
+    studies.run("toy", out=tmp_path, device="cpu", seeds=3)
+    assert {name: count for name, count in calls(tmp_path).items() if count > 1} == {"best-again-s0": 2}
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_killed_study_goes_on_where_it_was(jobs: int, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", TOY, str(tmp_path), "0.5", str(jobs)]
+    process = subprocess.Popen(command, env=environment, cwd=root, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while len(kept(tmp_path)) < 2 and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    before = kept(tmp_path)
+    assert 2 <= len(before) < RUNS
+    result = studies.run("toy", out=tmp_path, device="cpu")
+    assert result.complete
+    assert {name: text for name, text in kept(tmp_path).items() if name in before} == before
+    repeated = [name for name, count in calls(tmp_path).items() if count > 1]
+    assert not {f"{name}.json" for name in repeated} & set(before)
+    assert len(repeated) <= jobs
+    whole = tmp_path / "whole"
+    studies.run("toy", out=whole, device="cpu")
+    assert numbers(tmp_path) == numbers(whole)
+
+
+def test_processes_find_the_same_numbers(tmp_path: Path) -> None:
+    studies.run("toy", out=tmp_path / "one", device="cpu")
+    result = studies.run("toy", out=tmp_path / "two", device="cpu", jobs=2)
+    assert result.complete
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
+
+
+def test_a_run_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "1")
+    result = studies.run("toy", out=tmp_path, device="cpu")
+    assert result.failed == {"one-s0": "RuntimeError: this one fails"}
+    assert (len(result.found), result.complete) == (5, False)
+    assert [verdict.word for verdict in result.verdicts] == ["not run", "not run"]
+    assert "5 of 6 runs are kept" in result.page.read_text()
+    monkeypatch.delenv("TOY_FAILS")
+    assert studies.run("toy", out=tmp_path, device="cpu").complete
+
+
+def test_time_that_is_up_ends_with_75_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOY_SECONDS", "0.05")
+    command = ["flatclr", "study", "toy", "--out", str(tmp_path), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*command, "--minutes", "0.001"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 75
+    assert "of 6 runs are kept; the same command goes on" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*command, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["verdict"] for line in lines if line["kind"] == "claim"] == ["held", "held"]
+    assert lines[-1]["complete"] is True
+    assert set(calls(tmp_path).values()) == {1}
+
+
+def test_quick_says_that_it_judges_nothing(tmp_path: Path) -> None:
+    assert "say nothing of the claims" in studies.run("toy", out=tmp_path, device="cpu", quick=True).page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["costs"], "study must be one of"),
+        (["toy", "--seeds", "0"], "seeds must be a whole number >= 1, got 0"),
+        (["toy", "--jobs", "0"], "jobs must be a whole number >= 1, got 0"),
+        (["toy", "--minutes", "-1"], "minutes must be a finite number > 0"),
+        (["toy", "--device", "tpu"], "device must be"),
+        (["toy", "--set", "a=1"], "toy must be run without options, got 'a'"),
+        (["cost", "--set", "dollars_per_hour"], "--set must be NAME=VALUE"),
+        (["cost", "--set", "dollars_per_hour=much"], "dollars_per_hour must be a number, got 'much'"),
+        (["toy", "--out", "file"], "out must be a folder, got the file file"),
+        (["toy", "--quick", "--out", "full"], "must hold the planned run, got one with quick False instead of True"),
+        (["toy", "--out", "torn"], "must hold a finished run, got"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    studies.run("toy", out="full", device="cpu", seeds=1)
+    torn = tmp_path / "torn" / "toy" / "runs"
+    torn.mkdir(parents=True)
+    (torn / "one-s0.json").write_text("{")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(sys, "argv", ["flatclr", "study", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    lines = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, len(lines)) == (2, 1), lines
+    assert message in lines[0]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_list_names_every_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["flatclr", "study", "list"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(studies.STUDIES)
