@@ -33,7 +33,7 @@ def small_images() -> TrainConfig:
 
 
 def cifar10_fast() -> TrainConfig:
-    """As small-images on CIFAR-10, longer, compiled, with few evaluations, on all images: for the least time to 90 %."""
+    """As small-images on CIFAR-10, longer, compiled, with few evaluations: for the least time to 90 %."""
     return replace(
         small_images(),
         data="cifar10",
