@@ -24,6 +24,7 @@ PANELS = {
     "mi": ["Data", "Estimate", "Benchmark", "Output"],
     "report": ["Output"],
     "export": ["Output"],
+    "settings": ["Output"],
 }
 IN_BENCHMARK = {"benchmark", "task_set", "tasks", "rows", "seeds", "out", "workers"}
 

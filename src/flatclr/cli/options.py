@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from flatclr.training.config import describe_settings
 
@@ -17,17 +16,6 @@ BY_DEFAULT = "; None: "  # how a setting says what holds where it has no value
 DATA, HARDWARE, OUTPUT = "Data", "Hardware", "Output"
 MEASUREMENT, ELSEWHERE = "Measurement", "Weights from elsewhere"
 ESTIMATE, BENCHMARK = "Estimate", "Benchmark"
-
-
-class Command(TyperCommand):
-    """A command whose help shows defaults that are texts as they stand; Typer puts them in parentheses."""
-
-    def __init__(self, *arguments: Any, params: list[Any] | None = None, **settings: Any) -> None:
-        for param in params or []:
-            shown = getattr(param, "show_default", None)
-            if isinstance(shown, str):
-                param._get_default_string = lambda *, _shown=shown, **_: _shown
-        super().__init__(*arguments, params=params, **settings)
 
 
 def option_of(name: str, *flags: str) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from flatclr.data.arrays import require_honest_arrays
 from flatclr.data.decoding import reason_of
+from flatclr.extras import needed
 from flatclr.mi.arrays import Array
 from flatclr.mi.inputs import as_rows
 
@@ -47,11 +48,11 @@ def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str
 
 
 def _read_frame(path: Path) -> Any:
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError(f'{path.name} needs pandas, got no such module; pip install "flatclr[mi]".') from error
+    import pandas as pd
+
     kind = path.suffix.lower().lstrip(".")
+    if kind != "csv":
+        needed("pyarrow", by=path.name)
     try:
         return pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
     except (ValueError, OSError, NotImplementedError) as error:
