@@ -19,8 +19,8 @@ def test_a_package_that_is_not_installed_is_told_from_one_that_is_broken(
     (tmp_path / "timm.py").write_text("import not_there_at_all")
     monkeypatch.syspath_prepend(tmp_path)
 
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r'x needs datasets, which is not installed; pip install "flatclr\[hub\]"\.$'):
-        monkeypatch.setitem(sys.modules, "datasets", None)
         needed("datasets", by="x")
     with pytest.raises(
         ImportError, match=r"installed but broken \(operator torchvision::nms does not exist\); install"

@@ -24,6 +24,7 @@ from flatclr.files import parse_json, read_json_lines, read_sealed, replace_file
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
+CHOSEN = "chosen_by_the_run"  # in the settings: the names of those that were left open
 SIDES = ("encoder_x", "encoder_y")  # folders of a run on pairs
 REPORT, EVENTS = "report.html", "events.out.tfevents.*"
 LEFT_BY_RUNS = (
@@ -31,8 +32,9 @@ LEFT_BY_RUNS = (
     EVENTS,
 )
 WITHOUT_EFFECT = (  # settings that leave the weights as they are; the data have a fingerprint of their own
-    *("out", "data", "data_dir", "workers", "resident_gib", "max_bad_images", "device", "graph", "compile", "wandb"),
-    *("log_every", "eval_every", "eval_start", "eval_samples", "checkpoint_every", "checkpoint_minutes"),
+    *("out", "data", "data_dir", "labels", "workers", "resident_gib", "max_bad_images"),
+    *("device", "graph", "compile", "wandb", "log_every", "eval_every", "eval_start", "eval_samples"),
+    *("checkpoint_every", "checkpoint_minutes"),
     "max_bad_steps",
 )
 
@@ -44,9 +46,16 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
-        """A new directory; one that holds anything of a run already is refused, so that nothing is lost or mixed."""
-        settings = sealed(yaml.safe_dump(dict(config), sort_keys=False)).encode()
+    def create(cls, path: Path, config: Mapping[str, Any], chosen: Mapping[str, Any] | None = None) -> RunDirectory:
+        """A new directory; one that holds anything of a run already is refused, so that nothing is lost or mixed.
+
+        Args:
+            path: where.
+            config: the settings as they were asked for.
+            chosen: those of them that were left to the run, as it chose them; the file has these values.
+        """
+        content = {**config, **(chosen or {})} | ({CHOSEN: sorted(chosen)} if chosen else {})
+        settings = sealed(yaml.safe_dump(content, sort_keys=False)).encode()
         if path.exists() and not path.is_dir():
             raise FileExistsError(f"the output directory must not be a file, got {path}; choose another --out.")
         _refuse_taken(path)
@@ -90,11 +99,19 @@ class RunDirectory:
             yield
 
     def config(self) -> dict[str, Any]:
-        """Its settings.
+        """Its settings; those that were left to the run are as it chose them.
 
         Raises:
             ValueError: the file is not as the run wrote it.
         """
+        return {name: value for name, value in self._content().items() if name != CHOSEN}
+
+    def chosen(self) -> list[str]:
+        """The names of the settings that were left to the run."""
+        names = self._content().get(CHOSEN) or []
+        return [str(name) for name in names] if isinstance(names, list) else []
+
+    def _content(self) -> dict[str, Any]:
         path = self.path / CONFIG
         try:
             text, untouched = self._settings()

@@ -30,6 +30,7 @@ SMALL = {
     "mi": ["--method", "gaussian", "--x", "0", "--y", "1"],
     "export": [],
     "report": [],
+    "settings": [],
 }
 SUBJECTS = {
     "train": [[]],
@@ -37,6 +38,7 @@ SUBJECTS = {
     "mi": [["table.csv"], ["rows.npy"], ["labelled.npz"], ["zero.npy"], ["gone.csv"], ["odd.json"], [""]],
     "export": [["run"], ["gone"], ["odd.json"], ["run/config.yaml"]],
     "report": [["run"], ["gone"], ["."], ["images.npy"]],
+    "settings": [[], ["output"], ["gone"], [""]],
 }
 LONG = {"--epochs", "--workers", "--benchmark", "--rows", "--help", "--draws", "--transfer-data", "--wandb", "--folds"}
 ODD = [

@@ -51,6 +51,7 @@ NUMBER, COUNT, OPTIONAL = "must be a finite number > 0, got", "must be a whole n
 REFUSED: dict[str, tuple[Any, str]] = {
     "data": (3, "must be a path, got 3; put it in quotes"),
     "data_dir": (3, "must be a path, got 3; put it in quotes"),
+    "labels": ("folder", "must be one of 'auto', 'folders', 'none', got 'folder'; did you mean 'folders'?"),
     "image_size": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "views": ([], "must be named values, got []; for example {width: 64}"),
     "views_per_image": (1, "must be a whole number >= 2, got 1; an anchor needs another view of its image"),
@@ -97,7 +98,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "log_every": (0, f"{COUNT} 0; pass a larger whole number."),
     "eval_every": (0, f"{COUNT} 0; pass a larger whole number."),
     "eval_start": (1, "must be true or false, got 1; pass one of these"),
-    "eval_samples": (0, f"{COUNT} 0; pass a larger whole number."),
+    "eval_samples": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "checkpoint_every": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "checkpoint_minutes": (0.0, f"{NUMBER} 0.0"),
 }

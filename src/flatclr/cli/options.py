@@ -9,9 +9,9 @@ from typing import Any
 import typer
 
 from flatclr.training.config import describe_settings
+from flatclr.training.settings import BY_DEFAULT
 
 SETTINGS = {row.name: row for row in describe_settings()}
-BY_DEFAULT = "; None: "  # how a setting says what holds where it has no value
 
 DATA, HARDWARE, OUTPUT = "Data", "Hardware", "Output"
 MEASUREMENT, ELSEWHERE = "Measurement", "Weights from elsewhere"

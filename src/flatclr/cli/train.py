@@ -44,6 +44,7 @@ def train_command(
     ] = False,
     data: Annotated[str | None, option_of("data")] = None,
     data_dir: Annotated[str | None, option_of("data_dir")] = None,
+    labels: Annotated[str | None, option_of("labels")] = None,
     image_size: Annotated[int | None, option_of("image_size")] = None,
     max_bad_images: Annotated[float | None, option_of("max_bad_images")] = None,
     views_per_image: Annotated[int | None, option_of("views_per_image", "--views-per-image", "--views")] = None,
@@ -78,6 +79,10 @@ def train_command(
         bool,
         Option("--json", help="Print one JSON line per event instead of the display.", rich_help_panel=OUTPUT),
     ] = False,
+    quiet: Annotated[
+        bool,
+        Option("--quiet", "-q", help="Print only where the encoder and the report are.", rich_help_panel=OUTPUT),
+    ] = False,
     setting: Annotated[
         list[str] | None,
         Option(
@@ -95,7 +100,7 @@ def train_command(
     run writes a checkpoint and ends with exit code 75: it can go on.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for name in ("recipe", "resume", "auto_resume", "setting", "as_json"):
+    for name in ("recipe", "resume", "auto_resume", "setting", "as_json", "quiet"):
         given.pop(name, None)
     if recipe == "list":
         for name, make in RECIPES.items():
@@ -114,7 +119,7 @@ def train_command(
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
 
-    from flatclr.cli.display import JsonLines, LiveDisplay
+    from flatclr.training.display import Display, JsonLines
 
     stop = StopRequest()
     rank = 0
@@ -122,7 +127,7 @@ def train_command(
         with (
             stop.on_signals(),
             process_group() as ranks,
-            JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display,
+            JsonLines() if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
         ):
             rank = ranks.rank
             result = train(config, resume=resume, auto_resume=auto_resume, on_event=[display], stop=stop)

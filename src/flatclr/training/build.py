@@ -15,10 +15,13 @@ from flatclr.checks import checked_device
 from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
+from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
+from flatclr.evaluation.features import frozen
+from flatclr.models.cost import multiply_adds
 from flatclr.models.momentum import MomentumEncoder
-from flatclr.models.network import Normalisation
+from flatclr.models.network import Normalisation, unwrapped
 from flatclr.models.statistics import mixes_samples
 from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer
@@ -34,6 +37,9 @@ from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
 from flatclr.training.validation import ImageValidation, PairValidation, Validation
 from flatclr.training.view_groups import ViewPlan, sized, views_in
+
+FEWEST_EVAL_SAMPLES, MOST_EVAL_SAMPLES = 500, 10_000
+EVALUATION_COST = 3e11  # multiply-adds of an evaluation's images of one kind, of four: a minute at 20 G a second
 
 
 @dataclass(frozen=True)
@@ -109,26 +115,28 @@ def build(
     data: Dataset | None = None,
     encoder: nn.Module | None = None,
     objective: Objective | None = None,
+    progress: Progress | None = None,
 ) -> Parts:
     """The parts a config describes, with the first weights drawn from its seed.
 
     Args:
         config: what to build.
         data, encoder, objective: of the user's own, instead of those the config names.
+        progress: called with (what, done, total) while data is downloaded and decoded.
 
     Raises:
         ValueError: for settings that do not fit the data, the device, the processes or each other.
     """
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
-    opened = _open_data(config, data)
+    opened = _open_data(config, data, progress)
     loader = _build_loader(config, opened.source, ranks, device)
     view_plan = _view_plan(config, opened.source)
     inputs = _build_inputs(config, opened.source, view_plan, ranks, own_encoder=encoder is not None)
-    validation = _build_validation(config, opened.dataset, inputs, device)
     schedule = Schedule.of(config, loader.plan.steps_per_epoch, view_plan)
     torch.manual_seed(config.seed)
     with _refusing_what_is_too_large(config):
         network, keys = _build_networks(config, opened.source, encoder, ranks, device)
+    validation = _build_validation(config, opened.dataset, inputs, network, device)
     own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
     with _refusing_what_is_too_large(config):
         train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
@@ -157,10 +165,16 @@ def _refusing_what_is_too_large(config: TrainConfig) -> Iterator[None]:
         ) from None
 
 
-def _open_data(config: TrainConfig, data: Dataset | None) -> TrainingData:
-    opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
-    train = trainable(opened.train, config)
-    test = None if opened.test is None else trainable(opened.test, config)
+def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | None) -> TrainingData:
+    opened = data or open_dataset(
+        config.data,
+        data_dir=config.data_dir,
+        image_size=config.image_size,
+        labels=config.labels,
+        progress=progress,
+    )
+    train = trainable(opened.train, config, progress)
+    test = None if opened.test is None else trainable(opened.test, config, progress)
     skipped = tuple(skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ()))
     return TrainingData(replace(opened, train=train, test=test), opened.train, skipped)
 
@@ -202,8 +216,11 @@ def _build_inputs(
     return ImageViews(build_views(config, source), groups, config.batch_size, config.seed, ranks, dtype)
 
 
-def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Validation:
-    common = (config.batch_size, config.eval_samples, config.seed, device)
+def _build_validation(
+    config: TrainConfig, dataset: Dataset, inputs: Inputs, network: nn.Module, device: torch.device
+) -> Validation:
+    samples = config.eval_samples or _affordable_samples(network, dataset.train, device)
+    common = (config.batch_size, samples, config.seed, device)
     if isinstance(dataset.train, PairedArrays):
         held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
         return PairValidation(held_out, *common)
@@ -211,6 +228,18 @@ def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, dev
     size = inputs.groups[0].size
     assert size is not None
     return ImageValidation(dataset, dataset.train, inputs.views, size, *common, recalibrate=config.recalibrate)
+
+
+def _affordable_samples(network: nn.Module, source: ImageSource | PairedArrays, device: torch.device) -> int:
+    """So many that an evaluation on a CPU takes about a minute at most; the same on every machine."""
+    if device.type != "cpu" or isinstance(source, PairedArrays):
+        return MOST_EVAL_SAMPLES
+    image = torch.zeros(1, source.channels, source.image_size, source.image_size)
+    encoder = next(iter(unwrapped(network).encoders.values()))  # type: ignore[operator,union-attr]
+    with frozen(encoder):
+        cost = multiply_adds(encoder, image)
+    affordable = int(EVALUATION_COST / max(cost, 1))
+    return max(FEWEST_EVAL_SAMPLES, min(MOST_EVAL_SAMPLES, affordable))
 
 
 def _build_networks(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from flatclr.data.progress import Progress
 from flatclr.data.sources import FileImages, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
 from flatclr.training.config import TrainConfig
 
 
-def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageSource | PairedArrays:
+def trainable(
+    source: ImageSource | PairedArrays, config: TrainConfig, progress: Progress | None = None
+) -> ImageSource | PairedArrays:
     """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
     if isinstance(source, PairedArrays):
         return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)
@@ -17,7 +20,7 @@ def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageS
         if config.workers is not None:
             source.use_workers(config.workers)
         source.limit_bad(config.max_bad_images)
-        return source.resident(int(config.resident_gib * 2**30)) or source
+        return source.resident(int(config.resident_gib * 2**30), progress) or source
     return source
 
 

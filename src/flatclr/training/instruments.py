@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flatclr import diagnostics, distributed
 from flatclr.data.loading import Loader, seeded_generator
+from flatclr.data.progress import Progress
 from flatclr.distributed import Ranks
 from flatclr.training.build import Parts
 from flatclr.training.step import StepResult, TrainStep
@@ -40,10 +41,10 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
     }
 
 
-def evaluation_metrics(parts: Parts, step: int) -> dict[str, Any]:
+def evaluation_metrics(parts: Parts, step: int, progress: Progress | None = None) -> dict[str, Any]:
     """What `flatclr.training.validation` measures of the encoder, and the gradient's signal-to-noise ratio."""
     beta = float(parts.train_step.objective.inverse_temperature)
-    measured = parts.validation.measure(parts.train_step.bare_network, beta)
+    measured = parts.validation.measure(parts.train_step.bare_network, beta, progress)
     gradients = probed_gradients(parts.train_step, parts.loader, step)
     return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 

@@ -22,11 +22,13 @@ from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
 from flatclr.training.build import Parts, build, find_device, what_to_know
 from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
-from flatclr.training.events import Listener, Started, Stopped, Warned
+from flatclr.training.events import Event, Listener, Started, Stopped, Warned
 from flatclr.training.launch import explaining_lost_contact, process_group
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
+from flatclr.training.progress import SignsOfLife
 from flatclr.training.recorder import Recorder
+from flatclr.training.resolve import chosen_settings, summary_of
 from flatclr.training.stepping import MakeStep, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
 
@@ -70,7 +72,17 @@ class Own:
         if config.wandb is not None:
             require_wandb()
         with nullcontext() if self.stop is None else self.stop.at_once():
-            return build(config, data=self.data, encoder=self.encoder, objective=self.objective)
+            return build(
+                config,
+                data=self.data,
+                encoder=self.encoder,
+                objective=self.objective,
+                progress=SignsOfLife(self.tell) if ranks_sharing_a_batch(gather=True).rank == 0 else None,
+            )
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -173,7 +185,8 @@ def fit(
     """The steps of a run whose parts are built, from `step` to the last."""
     parts = recorder.parts
     with recorder.logging(step):
-        recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, parts.train_step.bare_network))
+        network = parts.train_step.bare_network
+        recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, network, summary_of(parts)))
         for message in what_to_know(parts):
             recorder.tell(Warned(step, message))
         loop = Loop(parts, recorder, step=step, make_step=make_step, stop=stop)
@@ -207,7 +220,8 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
     there = ranks.rank == 0 and RunDirectory.begun_in(Path(config.out))
     if not any_rank(there, find_device(config.device), ranks):
         return False
-    begun = TrainConfig.from_dict(RunDirectory.open(Path(config.out)).config()).to_dict()
+    directory = RunDirectory.open(Path(config.out))
+    begun = TrainConfig.from_dict(directory.config()).to_dict() | _left_open(directory)
     for name, value in config.to_dict().items():
         then, now = (json.loads(json.dumps(setting, default=str)) for setting in (begun[name], value))
         if name in ("data", "data_dir"):
@@ -220,6 +234,11 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
     return True
 
 
+def _left_open(directory: RunDirectory) -> dict[str, Any]:
+    """The settings that a run chose for itself, as they were asked for."""
+    return {name: value for name, value in TrainConfig().to_dict().items() if name in directory.chosen()}
+
+
 def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a new run, its directory held by this process."""
     # the run may be resumed and evaluated from another folder
@@ -229,7 +248,9 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
     parts = own.build(config)
 
     def create() -> RunDirectory:
-        directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
+        path = _output_path(config, parts.data.dataset)
+        chosen = chosen_settings(parts, path, own_data=own.data is not None)
+        directory = RunDirectory.create(path, config.to_dict(), chosen)
         held.enter_context(directory.locked())
         return directory
 
@@ -242,6 +263,8 @@ def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a run where its last checkpoint left it, and its step; the directory is held by this process."""
     directory = RunDirectory.open(path)
     config = TrainConfig.from_dict(directory.config())
+    if "device" in directory.chosen():  # it may go on on another machine
+        config = config.changed(device="auto")
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from flatclr import diagnostics
 from flatclr.contrast.numerics import unit_rows
 from flatclr.data.loading import seeded_generator
+from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
 from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
@@ -25,10 +26,15 @@ from flatclr.models.network import Network, TwoTowers
 from flatclr.models.statistics import statistics_of
 
 RECALIBRATION_IMAGES = 4096
+PIXELS_AT_ONCE = 512 * 32 * 32
 
 
 class Validation(Protocol):
-    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+    @property
+    def samples(self) -> int:
+        """Of each split, and of the pool, at most."""
+
+    def measure(self, network: Network | TwoTowers, beta: float, progress: Progress | None = None) -> dict[str, float]:
         """The network is left as it is."""
 
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
@@ -49,14 +55,15 @@ class ImageValidation:
     device: torch.device
     recalibrate: bool = False
 
-    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+    def measure(self, network: Network | TwoTowers, beta: float, progress: Progress | None = None) -> dict[str, float]:
         assert isinstance(network, Network)
         with self.ready(network.encoder):
-            measured = self.of_features(network.encoder)
+            measured = self.of_features(network.encoder, progress)
         pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         images = self.source.batch(pool)
         pool_views = [self._prepared(images, self.views, self.view_size, ("pool", name)) for name in ("a", "b")]
-        z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views) for views in pool_views)
+        told = _counting("evaluation, views of the pool", 2 * len(images), progress)
+        z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views, told) for views in pool_views)
         return measured | pool_mi_nats(z_a, z_b, beta=beta)
 
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
@@ -66,23 +73,26 @@ class ImageValidation:
         chosen = _sample(len(self.source), RECALIBRATION_IMAGES, self.seed, "statistics")
         return statistics_of(encoder, self.whole(self.source.batch(chosen)))
 
-    def of_features(self, encoder: nn.Module) -> dict[str, float]:
-        features, labels = self.features(encoder, self.data.labelled or self.source)
+    def of_features(self, encoder: nn.Module, progress: Progress | None = None) -> dict[str, float]:
+        features, labels = self.features(encoder, self.data.labelled or self.source, progress)
         measured = {"effective_rank": diagnostics.effective_rank(features).item()}
         if labels is not None:
             measured["collision_rate"] = diagnostics.collision_rate(labels).item()
         test = self.data.test
         if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
-            test_features, test_labels = self.features(encoder, test)
+            test_features, test_labels = self.features(encoder, test, progress)
             assert test_labels is not None
             k = neighbours_for(len(features))
             measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
         return measured
 
-    def features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
+    def features(
+        self, encoder: nn.Module, source: ImageSource, progress: Progress | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         chosen = _sample(len(source), self.samples, self.seed, "features")
         labels = None if source.labels is None else source.labels[chosen].to(self.device)
-        return _evaluated(encoder, encoder, self.whole(source.batch(chosen))), labels
+        told = _counting(f"evaluation, features of {source.name}", len(chosen), progress)
+        return _evaluated(encoder, encoder, self.whole(source.batch(chosen)), told), labels
 
     def whole(self, images: Tensor) -> Iterator[Tensor]:
         plain = no_augmentation(mean=self.views.mean, std=self.views.std)
@@ -109,7 +119,7 @@ class PairValidation:
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measure(self, network: Network | TwoTowers, beta: float) -> dict[str, float]:
+    def measure(self, network: Network | TwoTowers, beta: float, progress: Progress | None = None) -> dict[str, float]:
         assert isinstance(network, TwoTowers)
         chosen = _sample(len(self.held_out), min(100 * self.batch_size, self.samples), self.seed, "pool")
         x, y = (side.to(self.device).split(IMAGES_AT_ONCE) for side in self.held_out.batch(chosen))
@@ -138,6 +148,36 @@ def _sample(samples: int, at_most: int, seed: int, name: str) -> Tensor:
     return torch.randperm(samples, generator=seeded_generator(seed, name))[:at_most]
 
 
-def _evaluated(module: nn.Module, encode: Callable[[Tensor], Tensor], parts: Iterator[Tensor]) -> Tensor:
+def _evaluated(
+    module: nn.Module,
+    encode: Callable[[Tensor], Tensor],
+    parts: Iterator[Tensor],
+    told: Callable[[int], None] = lambda count: None,
+) -> Tensor:
+    encoded = []
     with frozen(module):
-        return torch.cat([encode(part).float() for part in parts])
+        for part in parts:
+            for piece in part.split(_at_once(part)):
+                encoded.append(encode(piece).float())
+                told(len(piece))
+    return torch.cat(encoded)
+
+
+def _at_once(part: Tensor) -> int:
+    """On a CPU so few large images that a second or two pass between signs of life."""
+    if part.device.type != "cpu" or part.dim() != 4:
+        return len(part)
+    return max(8, PIXELS_AT_ONCE // (part.shape[2] * part.shape[3]))
+
+
+def _counting(what: str, total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Counts what is done, and says so."""
+    done = 0
+
+    def told(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(what, done, total)
+
+    return told

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from flatclr.checkpoint import load_checkpoint
-from flatclr.cli.display import JsonLines
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import FileImages, SkippedImagesWarning, UnusableImagesError, files
 from flatclr.training.config import TrainConfig
+from flatclr.training.display import JsonLines
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Logged, Warned
 from flatclr.training.trainer import train

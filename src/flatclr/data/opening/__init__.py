@@ -2,5 +2,6 @@
 
 from flatclr.data.opening.entry import from_anywhere, open_dataset
 from flatclr.data.opening.known import DATASETS, fashion_mnist_small
+from flatclr.data.opening.names import LABELS
 
-__all__ = ["DATASETS", "fashion_mnist_small", "from_anywhere", "open_dataset"]
+__all__ = ["DATASETS", "LABELS", "fashion_mnist_small", "from_anywhere", "open_dataset"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TRAIN_PART = "train"
+LABELS = ("auto", "folders", "none")  # whether sub-folders of images are classes
 TEST_PARTS = ("test", "val", "valid", "validation")
 CLOSE = 0.7  # share of letters in common from which a name may be a misspelling of another
 

@@ -13,11 +13,11 @@ from flatclr.data.opening.split import Split
 from flatclr.data.sources import Dataset
 
 
-def open_path(text: str, image_size: int | None, split: Split) -> Dataset:
+def open_path(text: str, image_size: int | None, split: Split, labels: str = "auto") -> Dataset:
     """The dataset at a path, at two paths with a comma between, or of shards that match a pattern."""
     path = Path(text).expanduser()
     if path.is_dir():
-        return open_folder(path, image_size, split)
+        return open_folder(path, image_size, split, labels)
     if not path.exists():
         return _open_several(text, path, image_size, split)
     if not path.is_file():

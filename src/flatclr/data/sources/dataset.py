@@ -17,6 +17,7 @@ class Dataset:
         train: what an encoder is trained on.
         test: what it is tested on; None if there is nothing.
         bank: labelled images for evaluation where `train` has no labels (STL-10's unlabelled part).
+        notes: what was chosen where the data could have been read otherwise, a clause each.
 
     >>> from flatclr.data import ResidentImages
     >>> images = ResidentImages(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
@@ -28,6 +29,7 @@ class Dataset:
     train: ImageSource | PairedArrays
     test: ImageSource | PairedArrays | None
     bank: ImageSource | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def labelled(self) -> ImageSource | None:
