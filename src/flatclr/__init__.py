@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flatclr import diagnostics, mi, objectives
     from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
+    from flatclr.evaluation.embedding import embed
     from flatclr.evaluation.evaluator import evaluate
     from flatclr.models.saving import load_encoder
     from flatclr.models.trained import load_network
@@ -79,6 +80,7 @@ __all__ = [
     "VICReg",
     "contrast_stats",
     "diagnostics",
+    "embed",
     "evaluate",
     "load_encoder",
     "load_network",
@@ -101,6 +103,7 @@ HOMES = {  # of the names above; PyTorch takes seconds to import, which `flatclr
         "stats_from_scores",
         "stats_of",
     ),
+    "flatclr.evaluation.embedding": ("embed",),
     "flatclr.evaluation.evaluator": ("evaluate",),
     "flatclr.models.saving": ("load_encoder",),
     "flatclr.models.trained": ("load_network",),

@@ -31,6 +31,8 @@ SMALL = {
     "export": [],
     "report": [],
     "settings": [],
+    "embed": ["--data", "images.npy", "--device", "cpu", "--out", "e.npz"],
+    "neighbours": ["--data", "images.npy", "--device", "cpu", "--out", "n.png"],
 }
 SUBJECTS = {
     "train": [[]],
@@ -38,6 +40,8 @@ SUBJECTS = {
     "mi": [["table.csv"], ["rows.npy"], ["labelled.npz"], ["zero.npy"], ["gone.csv"], ["odd.json"], [""]],
     "export": [["run"], ["gone"], ["odd.json"], ["run/config.yaml"]],
     "report": [["run"], ["gone"], ["."], ["images.npy"]],
+    "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
+    "neighbours": [["run", "--outliers"], ["run", "gone.png"], ["run"], ["gone", "--duplicates"]],
     "settings": [[], ["output"], ["gone"], [""]],
 }
 LONG = {"--epochs", "--workers", "--benchmark", "--rows", "--help", "--draws", "--transfer-data", "--wandb", "--folds"}

@@ -25,6 +25,8 @@ PANELS = {
     "report": ["Output"],
     "export": ["Output"],
     "settings": ["Output"],
+    "embed": ["Measurement", "Data", "Weights from elsewhere", "Hardware", "Output"],
+    "neighbours": ["Measurement", "Data", "Weights from elsewhere", "Hardware", "Output"],
 }
 IN_BENCHMARK = {"benchmark", "task_set", "tasks", "rows", "seeds", "out", "workers"}
 

@@ -66,7 +66,10 @@ def test_the_pace_of_the_last_log_line_is_said_at_the_end(tmp_path: Path, capsys
     assert "pace: 1,000 images/s, 8,000 views/s" in capsys.readouterr().out
 
 
-def test_what_is_piped_is_lines_that_say_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_piped_is_lines_that_say_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flatclr.training.display.LINE_S", 0.0)
     display, _ = started(tmp_path)
     display(Progressed(0, "evaluation, features of photos", 512, 1000))
     display(Forecast(1, 90.0, "about 90 s to go, by the pace of 1 step."))

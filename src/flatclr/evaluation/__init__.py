@@ -3,6 +3,7 @@
 `evaluate` runs them on a run, an encoder or any module; the functions that they are made of take features.
 """
 
+from flatclr.evaluation.embedding import Embeddings, embed
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.knn import knn_accuracy, knn_predict, knn_votes
@@ -11,15 +12,21 @@ from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import Evaluation, Row, markdown_table, read_results
 from flatclr.evaluation.retrieval import Retrieval, retrieve
+from flatclr.evaluation.search import Nearest, Pair, duplicates, nearest, outlier_scores
 
 __all__ = [
     "PROTOCOLS",
+    "Embeddings",
     "Evaluation",
     "LinearClassifier",
     "LinearProbe",
+    "Nearest",
+    "Pair",
     "Retrieval",
     "Row",
     "Score",
+    "duplicates",
+    "embed",
     "evaluate",
     "fit_linear",
     "fit_probe",
@@ -27,6 +34,8 @@ __all__ = [
     "knn_predict",
     "knn_votes",
     "markdown_table",
+    "nearest",
+    "outlier_scores",
     "pool_mi_nats",
     "read_results",
     "retrieve",

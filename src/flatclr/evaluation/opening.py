@@ -179,6 +179,7 @@ def _with_settings(subject: Subject, run: RunDirectory) -> Subject:
         views=settings.get("views"),
         data=settings.get("data"),
         data_dir=settings.get("data_dir"),
+        labels=settings.get("labels"),
         beta=_last_beta(run),
     )
 

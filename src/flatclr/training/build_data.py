@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flatclr.data.progress import Progress
-from flatclr.data.sources import FileImages, ImageSource, PairedArrays
+from flatclr.data.sources import FileImages, ImageSource, ItemImages, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
 from flatclr.training.config import TrainConfig
 
@@ -20,6 +20,8 @@ def trainable(
         if config.workers is not None:
             source.use_workers(config.workers)
         source.limit_bad(config.max_bad_images)
+        return source.resident(int(config.resident_gib * 2**30), progress) or source
+    if isinstance(source, ItemImages):
         return source.resident(int(config.resident_gib * 2**30), progress) or source
     return source
 

@@ -159,7 +159,8 @@ class Bar:
         self.progress.gauges = gauges or self.progress.gauges
 
     def stop(self) -> None:
-        self.progress.stop()
+        if self.task is not None:  # a bar that was never shown ends with a line all the same
+            self.progress.stop()
 
 
 class _BarAndGauges(Progress):
@@ -176,13 +177,13 @@ class Lines:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.shown_at, self.begun_at, self.begun_with, self.what = -LINE_S, 0.0, 0, ""
+        self.shown_at, self.begun_at, self.begun_with, self.what = time.monotonic(), 0.0, 0, ""
 
     def moved(self, what: str, done: int, total: int, gauges: str = "") -> None:
         now = time.monotonic()
         if what != self.what:
             self.what, self.begun_at, self.begun_with = what, now, done
-        if now - self.shown_at < LINE_S and done < total:
+        if now - self.shown_at < LINE_S and not (gauges and done == total):
             return
         self.shown_at = now
         left = ""

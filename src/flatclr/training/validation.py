@@ -19,14 +19,13 @@ from flatclr.data.loading import seeded_generator
 from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
-from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
+from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen, images_at_once
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.pool_mi import pool_mi_nats
 from flatclr.models.network import Network, TwoTowers
 from flatclr.models.statistics import statistics_of
 
 RECALIBRATION_IMAGES = 4096
-PIXELS_AT_ONCE = 512 * 32 * 32
 
 
 class Validation(Protocol):
@@ -165,9 +164,7 @@ def _evaluated(
 
 def _at_once(part: Tensor) -> int:
     """On a CPU so few large images that a second or two pass between signs of life."""
-    if part.device.type != "cpu" or part.dim() != 4:
-        return len(part)
-    return max(8, PIXELS_AT_ONCE // (part.shape[2] * part.shape[3]))
+    return len(part) if part.dim() != 4 else images_at_once(part.shape[2], part.device)
 
 
 def _counting(what: str, total: int, progress: Progress | None) -> Callable[[int], None]:

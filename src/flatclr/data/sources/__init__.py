@@ -13,6 +13,7 @@ from flatclr.data.sources.files import (
     UnusableImagesError,
     is_comparable,
 )
+from flatclr.data.sources.items import ItemImages
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
 from flatclr.data.sources.resident import ResidentImages
@@ -24,6 +25,7 @@ __all__ = [
     "FileImages",
     "HubRow",
     "ImageSource",
+    "ItemImages",
     "PairedArrays",
     "ResidentImages",
     "SkippedImagesWarning",
