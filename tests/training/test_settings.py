@@ -62,6 +62,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "resident_gib": (-1.0, "must be a finite number > -1e-12, got -1.0; pass 0 or more"),
     "max_bad_images": (1.5, "max_bad_images must be a finite number"),
     "encoder_options": (3, "must be named values, got 3"),
+    "init": (3, "must be a path, got 3; put it in quotes"),
     "head_layers": (7, "must be a whole number >= 1 and <= 3, got 7; 1 is a linear head"),
     "encoder": (3, "must be text, got 3; say 'resnet18'"),
     "device": (3, "must be text, got 3; say 'cpu', 'cuda' or 'cuda:1'"),

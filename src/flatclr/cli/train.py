@@ -50,6 +50,7 @@ def train_command(
     views_per_image: Annotated[int | None, option_of("views_per_image", "--views-per-image", "--views")] = None,
     view_size: Annotated[int | None, option_of("view_size")] = None,
     encoder: Annotated[str | None, option_of("encoder")] = None,
+    init: Annotated[str | None, option_of("init")] = None,
     objective: Annotated[str | None, option_of("objective")] = None,
     ess_target: Annotated[
         str | None,
@@ -62,7 +63,14 @@ def train_command(
     temperature: Annotated[float | None, option_of("temperature")] = None,
     batch_size: Annotated[int | None, option_of("batch_size")] = None,
     micro_batch: Annotated[int | None, option_of("micro_batch")] = None,
-    epochs: Annotated[float | None, option_of("epochs")] = None,
+    epochs: Annotated[
+        str | None,
+        Option(
+            help="How many passes over the data; with --resume, +5 makes the run 5 longer.",
+            rich_help_panel="Optimisation",
+            show_default=f"{SETTINGS['epochs'].default:g}",
+        ),
+    ] = None,
     steps: Annotated[int | None, option_of("steps")] = None,
     optimizer: Annotated[str | None, option_of("optimizer")] = None,
     learning_rate: Annotated[float | None, option_of("learning_rate")] = None,
@@ -113,6 +121,13 @@ def train_command(
         if given.get(one) is not None and given.get(other) is not None:
             flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
             raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
+    longer = None if epochs is None or not epochs.startswith("+") else _number("--epochs", epochs)
+    if longer is not None:
+        given.pop("epochs")
+        if resume is None:
+            raise ValueError(f"--epochs {epochs} must go with --resume, got none; name the run to make longer.")
+    elif epochs is not None:
+        given["epochs"] = _number("--epochs", epochs)
     if resume == "":
         raise ValueError("--resume must name a run directory, got ''; pass one, or leave it out.")
     if resume is not None and given:
@@ -130,7 +145,14 @@ def train_command(
             JsonLines() if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
         ):
             rank = ranks.rank
-            result = train(config, resume=resume, auto_resume=auto_resume, on_event=[display], stop=stop)
+            result = train(
+                config,
+                resume=resume,
+                auto_resume=auto_resume,
+                extend_epochs=longer,
+                on_event=[display],
+                stop=stop,
+            )
             if rank == 0:
                 display.report(write_report(result.path))
     except TrainingInterruptedError:
@@ -146,6 +168,13 @@ def _recipe(name: str | None) -> TrainConfig:
 
     require_one_of("recipe", name, RECIPES)
     return RECIPES[name]()
+
+
+def _number(flag: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{flag} must be a number, got {text!r}; say 10, or +5 with --resume.") from None
 
 
 def _targets(text: str) -> float | list[list[float]]:

@@ -28,6 +28,7 @@ from flatclr.optim import build_optimizer
 from flatclr.training.build_data import build_views, trainable
 from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
+from flatclr.training.build_start import Start, image_size_of_start, open_start
 from flatclr.training.config import VIEW_SIZES, TrainConfig
 from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
@@ -89,6 +90,7 @@ class Parts:
         train_step: network, objective and optimizer, and how one step changes them.
         validation: what an evaluation measures.
         schedule: the length of the run and its learning rates.
+        notes: what a person should know, a sentence each.
     """
 
     config: TrainConfig
@@ -99,6 +101,7 @@ class Parts:
     train_step: TrainStep
     validation: Validation
     schedule: Schedule
+    notes: tuple[str, ...] = ()
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -130,19 +133,23 @@ def build(
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     opened = _open_data(config, data, progress)
     loader = _build_loader(config, opened.source, ranks, device)
+    start = None if encoder is not None else open_start(config, opened.source)
     view_plan = _view_plan(config, opened.source)
-    inputs = _build_inputs(config, opened.source, view_plan, ranks, own_encoder=encoder is not None)
+    inputs = _build_inputs(config, opened.source, view_plan, ranks, start, own_encoder=encoder is not None)
     schedule = Schedule.of(config, loader.plan.steps_per_epoch, view_plan)
     torch.manual_seed(config.seed)
     with _refusing_what_is_too_large(config):
-        network, keys = _build_networks(config, opened.source, encoder, ranks, device)
+        network, keys = _build_networks(
+            config, opened.source, encoder if start is None else start.encoder, ranks, device
+        )
     validation = _build_validation(config, opened.dataset, inputs, network, device)
     own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
     with _refusing_what_is_too_large(config):
         train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
     if own_or_named.keeps_samples:
         train_step.samples_of = loader.own_indices
-    parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
+    notes = () if start is None or not start.note else (start.note,)
+    parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule, notes)
     _require_reachable_targets(parts)
     _require_known_views(parts)
     return parts
@@ -169,7 +176,7 @@ def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | N
     opened = data or open_dataset(
         config.data,
         data_dir=config.data_dir,
-        image_size=config.image_size,
+        image_size=config.image_size or image_size_of_start(config),
         labels=config.labels,
         progress=progress,
     )
@@ -205,15 +212,22 @@ def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewP
 
 
 def _build_inputs(
-    config: TrainConfig, source: ImageSource | PairedArrays, view_plan: ViewPlan, ranks: Ranks, *, own_encoder: bool
+    config: TrainConfig,
+    source: ImageSource | PairedArrays,
+    view_plan: ViewPlan,
+    ranks: Ranks,
+    start: Start | None,
+    *,
+    own_encoder: bool,
 ) -> Inputs:
     if isinstance(source, PairedArrays):
         return PairedInputs()
     # every encoder of ours begins with a layer to which autocast would round the views
-    is_ours = not own_encoder and ":" not in config.encoder
+    is_ours = not own_encoder and ":" not in (config.init or "") and ":" not in config.encoder
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
     (_, groups), *_ = view_plan
-    return ImageViews(build_views(config, source), groups, config.batch_size, config.seed, ranks, dtype)
+    views = build_views(config, source, None if start is None else start.normalisation)
+    return ImageViews(views, groups, config.batch_size, config.seed, ranks, dtype)
 
 
 def _build_validation(
@@ -345,6 +359,7 @@ def _require_reachable_targets(parts: Parts) -> None:
 
 def what_to_know(parts: Parts) -> Iterator[str]:
     """What a person should hear before the first step, a sentence each."""
+    yield from parts.notes
     if skipped := parts.data.skipped:
         path, reason = skipped[0]
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."

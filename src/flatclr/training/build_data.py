@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from flatclr.data.progress import Progress
 from flatclr.data.sources import FileImages, ImageSource, ItemImages, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
+from flatclr.models.network import Normalisation
 from flatclr.training.config import TrainConfig
 
 
@@ -31,8 +34,11 @@ def _images_or_rows(side: Tensor) -> Tensor:
     return side if is_image else side.flatten(1)
 
 
-def build_views(config: TrainConfig, source: ImageSource) -> ViewConfig:
+def build_views(config: TrainConfig, source: ImageSource, normalisation: Normalisation | None = None) -> ViewConfig:
+    """The views of the data; a normalisation is that of the weights a run starts from."""
     base = views_for(source.channels)
+    if normalisation is not None:
+        base = replace(base, mean=normalisation.mean, std=normalisation.std)
     unknown = set(config.views) - set(ViewConfig.__dataclass_fields__)
     if unknown:
         raise ValueError(

@@ -135,6 +135,13 @@ class TrainConfig:
     encoder_options: Mapping[str, Any] = setting(
         {}, "network", "Arguments of the encoder, for example its width.", named_values
     )
+    init: str | None = setting(
+        None,
+        "network",
+        "What the encoder starts from: a run, an encoder file, timm:NAME, torchvision:NAME, or a state dict with "
+        "encoder; None: random weights.",
+        path,
+    )
     head_layers: int = setting(
         2,
         "network",
@@ -295,7 +302,7 @@ class TrainConfig:
         self._require_one_way_of_sizes()
         self._require_keys_without_gradient()
         self._require_prefixes_within()
-        for name in ("data", "data_dir", "out"):
+        for name in ("data", "data_dir", "out", "init"):
             if isinstance(getattr(self, name), Path):
                 object.__setattr__(self, name, str(getattr(self, name)))  # what config.yaml can hold
 

@@ -10,7 +10,7 @@ from flatclr.data.opening import DATASETS
 from flatclr.data.sources import FileImages, PairedArrays
 from flatclr.data.sources.files import MOST_WORKERS
 from flatclr.models.cost import parameters
-from flatclr.models.encoders import Encoder
+from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
 from flatclr.training.build import Parts
 from flatclr.training.config import VIEW_SIZES
 
@@ -34,7 +34,7 @@ def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, An
     if not own_data:
         found["data"] = DATASETS[0]
     encoder = next(iter(parts.train_step.bare_network.encoders.values()))
-    if isinstance(encoder, Encoder) and encoder.spec is not None and not isinstance(data.source, PairedArrays):
+    if isinstance(encoder, Encoder) and not isinstance(data.source, PairedArrays):
         found["encoder"] = encoder.spec.name
     if not isinstance(data.source, PairedArrays):
         found["image_size"] = data.source.image_size
@@ -44,7 +44,19 @@ def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, An
             found["labels"] = "none" if data.source.labels is None else "folders"
     if isinstance(data.original, FileImages):
         found["workers"] = min(MOST_WORKERS, available_cores())
-    return {name: value for name, value in found.items() if getattr(config, name) in (None, "auto")}
+    left_open = {name: value for name, value in found.items() if getattr(config, name) in (None, "auto")}
+    return left_open | (_of_start(parts) if config.init is not None else {})
+
+
+def _of_start(parts: Parts) -> dict[str, Any]:
+    """What building the network again takes without the weights it started from."""
+    (encoder,) = parts.train_step.bare_network.encoders.values()
+    assert isinstance(encoder, Encoder)
+    options = {name: value for name, value in encoder.spec.options.items() if name not in WEIGHT_SOURCES}
+    own, views = parts.normalisation, dict(parts.config.views)
+    if own is not None:
+        views |= {"mean": list(own.mean), "std": list(own.std)}
+    return {"encoder": encoder.spec.name, "encoder_options": options, "views": views}
 
 
 def summary_of(parts: Parts) -> str:
@@ -65,7 +77,7 @@ def summary_of(parts: Parts) -> str:
 
 def _encoder_name(parts: Parts) -> str:
     encoders = parts.train_step.bare_network.encoders.values()
-    names = [e.spec.name if isinstance(e, Encoder) and e.spec is not None else type(e).__name__ for e in encoders]
+    names = [e.spec.name if isinstance(e, Encoder) else type(e).__name__ for e in encoders]
     return " and ".join(names)
 
 

@@ -7,19 +7,21 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from flatclr.checks import require_number
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning, TransparentImagesWarning, UnusableImagesError
 from flatclr.distributed import Ranks, any_rank, fail_together, ranks_sharing_a_batch, text_of_first_rank
 from flatclr.objectives import Objective
 from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
 from flatclr.training.build import Parts, build, find_device, what_to_know
+from flatclr.training.build_start import absolute_start
 from flatclr.training.config import OWN, TrainConfig
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.events import Event, Listener, Started, Stopped, Warned
@@ -29,6 +31,7 @@ from flatclr.training.loop import Loop
 from flatclr.training.progress import SignsOfLife
 from flatclr.training.recorder import Recorder
 from flatclr.training.resolve import chosen_settings, summary_of
+from flatclr.training.schedule import Schedule
 from flatclr.training.stepping import MakeStep, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
 
@@ -103,6 +106,7 @@ def train(
     objective: Objective | None = None,
     on_event: Sequence[Listener] = (),
     auto_resume: bool = False,
+    extend_epochs: float | None = None,
     stop: StopRequest | None = None,
 ) -> RunResult:
     """Train an encoder without labels, and write a run directory.
@@ -123,6 +127,8 @@ def train(
             ends the run.
         auto_resume: whether a run that `config.out` holds already goes on, so that the same call begins a run and goes
             on with it; its settings must be the same.
+        extend_epochs: with `resume`, how many epochs the run is made longer by. The learning rate then follows the
+            schedule of the longer run.
         stop: asks the run to stop with a checkpoint, by signals or from code; every process has one or none has.
 
     Returns:
@@ -151,8 +157,12 @@ def train(
     >>> folder.cleanup()
     """
     _require_arguments(config, data, encoder, objective, on_event)
+    if extend_epochs is not None:
+        require_number("extend_epochs", extend_epochs, above=0, advice="pass how many epochs to add, say 10.")
+        if resume is None:
+            raise ValueError(f"extend_epochs must go with resume, got {extend_epochs} without; name the run.")
     own = Own(data, encoder, objective, on_event, stop)
-    return train_with(config, own, resume=resume, auto_resume=auto_resume)
+    return train_with(config, own, resume=resume, auto_resume=auto_resume, extend_epochs=extend_epochs)
 
 
 def train_with(
@@ -161,6 +171,7 @@ def train_with(
     *,
     resume: str | Path | None = None,
     auto_resume: bool = False,
+    extend_epochs: float | None = None,
     make_step: MakeStep = choose_step,
 ) -> RunResult:
     """As `train`, which is this with checked arguments; `make_step` says how steps are taken."""
@@ -170,7 +181,9 @@ def train_with(
         if auto_resume and resume is None and _is_there(config, ranks):
             resume = config.out
         try:
-            recorder, step = _begun(config, own, held) if resume is None else _resumed(Path(resume), own, held)
+            recorder, step = (
+                _begun(config, own, held) if resume is None else _resumed(Path(resume), own, held, extend_epochs)
+            )
         except StopAskedError as asked:
             message = f"interrupted by {asked} before the first step; nothing is lost: give the same command again."
             for listener in own.listeners if ranks.rank == 0 else ():
@@ -221,9 +234,11 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
     if not any_rank(there, find_device(config.device), ranks):
         return False
     directory = RunDirectory.open(Path(config.out))
-    begun = TrainConfig.from_dict(directory.config()).to_dict() | _left_open(directory)
+    begun = TrainConfig.from_dict(directory.config()).to_dict() | directory.asked()
     for name, value in config.to_dict().items():
         then, now = (json.loads(json.dumps(setting, default=str)) for setting in (begun[name], value))
+        if name == "init":
+            now = absolute_start(value)
         if name in ("data", "data_dir"):
             now = from_anywhere(value) if name == "data" else value and str(Path(value).expanduser().absolute())
         if (name not in WITHOUT_EFFECT or name in ("data", "data_dir")) and then != now:  # a file knows no tuples
@@ -234,16 +249,11 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
     return True
 
 
-def _left_open(directory: RunDirectory) -> dict[str, Any]:
-    """The settings that a run chose for itself, as they were asked for."""
-    return {name: value for name, value in TrainConfig().to_dict().items() if name in directory.chosen()}
-
-
 def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, int]:
     """The recorder of a new run, its directory held by this process."""
     # the run may be resumed and evaluated from another folder
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
-    config = config.changed(data=from_anywhere(config.data), data_dir=folder)
+    config = config.changed(data=from_anywhere(config.data), data_dir=folder, init=absolute_start(config.init))
     # everything is checked before a directory is made
     parts = own.build(config)
 
@@ -259,12 +269,13 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
     return Recorder(parts, RunDirectory(Path(path)), own.listeners), 0
 
 
-def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
+def _resumed(path: Path, own: Own, held: ExitStack, extend_epochs: float | None = None) -> tuple[Recorder, int]:
     """The recorder of a run where its last checkpoint left it, and its step; the directory is held by this process."""
     directory = RunDirectory.open(path)
     config = TrainConfig.from_dict(directory.config())
-    if "device" in directory.chosen():  # it may go on on another machine
+    if "device" in directory.asked():  # it may go on on another machine
         config = config.changed(device="auto")
+    config = config.changed(init=None)  # its weights are those of the checkpoint
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):
@@ -272,8 +283,39 @@ def _resumed(path: Path, own: Own, held: ExitStack) -> tuple[Recorder, int]:
             raise ValueError(
                 f"{name} must be that of the run, {getattr(config, name)!r}, got one of your own; leave it out."
             )
-    recorder = Recorder(own.build(config), directory, own.listeners)
-    return recorder, recorder.restore()
+    parts = own.build(config)
+    if extend_epochs is None:
+        recorder = Recorder(parts, directory, own.listeners)
+        return recorder, recorder.restore()
+    longer = _longer(parts, extend_epochs)
+    recorder = Recorder(longer, directory, own.listeners)
+    step = recorder.restore()
+    _by_the_first(lambda: directory.extend(_length(longer.config)), ranks, device)
+    recorder.tell(Warned(step, _extension(parts.schedule, longer.schedule, step)))
+    return recorder, step
+
+
+def _longer(parts: Parts, epochs: float) -> Parts:
+    """The same parts, for a run that is so many epochs longer."""
+    config, schedule = parts.config, parts.schedule
+    if config.steps is None:
+        config = config.changed(epochs=config.epochs + epochs)
+    else:
+        config = config.changed(steps=config.steps + max(1, round(epochs * schedule.steps_per_epoch)))
+    return replace(parts, config=config, schedule=Schedule.of(config, schedule.steps_per_epoch, schedule.view_plan))
+
+
+def _length(config: TrainConfig) -> dict[str, Any]:
+    return {"epochs": config.epochs} if config.steps is None else {"steps": config.steps}
+
+
+def _extension(before: Schedule, after: Schedule, step: int) -> str:
+    rates = [schedule.rate(max(step, 0)) for schedule in (before, after)]
+    return (
+        f"the run is made longer, from {before.total_steps:,} to {after.total_steps:,} steps. The learning rate "
+        f"follows half a cosine over all of them: at step {step:,} it goes from {rates[0]:.2g} to {rates[1]:.2g}, and "
+        "then down to 0."
+    )
 
 
 def _by_the_first(work: Callable[[], T], ranks: Ranks, device: torch.device) -> T | None:
