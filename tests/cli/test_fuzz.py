@@ -31,6 +31,7 @@ SMALL = {
     "export": [],
     "report": [],
     "settings": [],
+    "finetune": ["--data", "labelled.npz", "--device", "cpu", "--epochs", "1", "--out", "f"],
     "embed": ["--data", "images.npy", "--device", "cpu", "--out", "e.npz"],
     "neighbours": ["--data", "images.npy", "--device", "cpu", "--out", "n.png"],
 }
@@ -40,6 +41,7 @@ SUBJECTS = {
     "mi": [["table.csv"], ["rows.npy"], ["labelled.npz"], ["zero.npy"], ["gone.csv"], ["odd.json"], [""]],
     "export": [["run"], ["gone"], ["odd.json"], ["run/config.yaml"]],
     "report": [["run"], ["gone"], ["."], ["images.npy"]],
+    "finetune": [["run"], ["gone"], ["images.npy"]],
     "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
     "neighbours": [["run", "--outliers"], ["run", "gone.png"], ["run"], ["gone", "--duplicates"]],
     "settings": [[], ["output"], ["gone"], [""]],

@@ -65,6 +65,7 @@ COMMANDS = {
             ENCODERS,
             "Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights.",
         ),
+        Entry("finetune", ENCODERS, "Train an encoder further with labels, and keep the classifier."),
         Entry("embed", ENCODERS, "Write the features of images, with their names and labels, to one file."),
         Entry(
             "neighbours",

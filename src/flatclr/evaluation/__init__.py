@@ -3,6 +3,7 @@
 `evaluate` runs them on a run, an encoder or any module; the functions that they are made of take features.
 """
 
+from flatclr.evaluation.classifier import FinetunedClassifier, finetune, load_classifier
 from flatclr.evaluation.embedding import Embeddings, embed
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.intervals import Score
@@ -18,6 +19,7 @@ __all__ = [
     "PROTOCOLS",
     "Embeddings",
     "Evaluation",
+    "FinetunedClassifier",
     "LinearClassifier",
     "LinearProbe",
     "Nearest",
@@ -28,11 +30,13 @@ __all__ = [
     "duplicates",
     "embed",
     "evaluate",
+    "finetune",
     "fit_linear",
     "fit_probe",
     "knn_accuracy",
     "knn_predict",
     "knn_votes",
+    "load_classifier",
     "markdown_table",
     "nearest",
     "outlier_scores",
