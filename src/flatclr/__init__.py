@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         VICReg,
     )
     from flatclr.training import TrainConfig, train
+    from flatclr.training.estimator import ContrastiveEncoder
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "AlignUniform",
     "BarlowTwins",
     "ContrastStats",
+    "ContrastiveEncoder",
     "Debiased",
     "EssControl",
     "FlatNCE",
@@ -133,10 +135,8 @@ HOMES = {  # of the names above; PyTorch takes seconds to import, which `flatclr
         "SupCon",
         "VICReg",
     ),
-    "flatclr.training": (
-        "TrainConfig",
-        "train",
-    ),
+    "flatclr.training": ("TrainConfig", "train"),
+    "flatclr.training.estimator": ("ContrastiveEncoder",),
 }
 _HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 

@@ -11,7 +11,7 @@ EXTRAS = {  # package -> the extra of flatclr that brings it
     "onnxruntime": "export",
     "onnxscript": "export",
     "pyarrow": "parquet",
-    "sklearn": "digits",
+    "sklearn": "sklearn",
     "timm": "models",
     "torchvision": "models",
     "wandb": "wandb",

@@ -150,6 +150,7 @@ def train_command(
                 resume=resume,
                 auto_resume=auto_resume,
                 extend_epochs=longer,
+                progress=False,
                 on_event=[display],
                 stop=stop,
             )

@@ -22,6 +22,7 @@ from flatclr.data.sources import (
     ImageSource,
     ItemImages,
     PairedArrays,
+    ReadyViews,
     ResidentImages,
     SkippedImagesWarning,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Loader",
     "PairedArrays",
     "Progress",
+    "ReadyViews",
     "ResidentImages",
     "SkippedImagesWarning",
     "ViewConfig",

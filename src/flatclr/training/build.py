@@ -16,7 +16,7 @@ from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.evaluation.features import frozen
 from flatclr.models.cost import multiply_adds
@@ -30,13 +30,13 @@ from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
 from flatclr.training.build_start import Start, image_size_of_start, open_start
 from flatclr.training.config import VIEW_SIZES, TrainConfig
-from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.inputs import GivenViews, ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
 from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
-from flatclr.training.validation import ImageValidation, PairValidation, Validation
+from flatclr.training.validation import GivenValidation, ImageValidation, PairValidation, Validation
 from flatclr.training.view_groups import ViewPlan, sized, views_in
 
 FEWEST_EVAL_SAMPLES, MOST_EVAL_SAMPLES = 500, 10_000
@@ -54,11 +54,11 @@ class TrainingData:
     """
 
     dataset: Dataset
-    original: ImageSource | PairedArrays
+    original: AnySource
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property
-    def source(self) -> ImageSource | PairedArrays:
+    def source(self) -> AnySource:
         return self.dataset.train
 
     def bad_images(self) -> list[tuple[str, str]]:
@@ -186,9 +186,7 @@ def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | N
     return TrainingData(replace(opened, train=train, test=test), opened.train, skipped)
 
 
-def _build_loader(
-    config: TrainConfig, source: ImageSource | PairedArrays, ranks: Ranks, device: torch.device
-) -> Loader:
+def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: torch.device) -> Loader:
     if config.batch_size % ranks.size:
         raise ValueError(
             f"batch_size must be a multiple of the {ranks.size} processes, got {config.batch_size}; "
@@ -198,12 +196,17 @@ def _build_loader(
     return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
 
 
-def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewPlan:
-    if not isinstance(source, PairedArrays):
+def _view_plan(config: TrainConfig, source: AnySource) -> ViewPlan:
+    if not isinstance(source, PairedArrays | ReadyViews):
         return sized(config.view_plan, source.image_size)
+    kind = "paired data, got {}; it has no views" if isinstance(source, PairedArrays) else "your own views, got {}"
     for name in VIEW_SIZES:
         if (given := getattr(config, name)) is not None:
-            raise ValueError(f"{name} must be None for paired data, got {given}; it has no views.")
+            raise ValueError(f"{name} must be None for {kind.format(given)}; leave it out.")
+    if isinstance(source, ReadyViews):
+        if config.recalibrate or config.views:
+            raise ValueError("recalibrate and views must be left out for your own views, got them; make views so.")
+        return ()
     if config.views_per_image != 2:
         raise ValueError(f"views_per_image must be 2 for paired data, got {config.views_per_image}; it has two sides.")
     if config.recalibrate:
@@ -213,7 +216,7 @@ def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewP
 
 def _build_inputs(
     config: TrainConfig,
-    source: ImageSource | PairedArrays,
+    source: AnySource,
     view_plan: ViewPlan,
     ranks: Ranks,
     start: Start | None,
@@ -222,6 +225,8 @@ def _build_inputs(
 ) -> Inputs:
     if isinstance(source, PairedArrays):
         return PairedInputs()
+    if isinstance(source, ReadyViews):
+        return GivenViews(source.views_per_sample)
     # every encoder of ours begins with a layer to which autocast would round the views
     is_ours = not own_encoder and ":" not in (config.init or "") and ":" not in config.encoder
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
@@ -238,13 +243,15 @@ def _build_validation(
     if isinstance(dataset.train, PairedArrays):
         held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
         return PairValidation(held_out, *common)
+    if isinstance(dataset.train, ReadyViews):
+        return GivenValidation(dataset.train, *common)
     assert isinstance(inputs, ImageViews)
     size = inputs.groups[0].size
     assert size is not None
     return ImageValidation(dataset, dataset.train, inputs.views, size, *common, recalibrate=config.recalibrate)
 
 
-def _affordable_samples(network: nn.Module, source: ImageSource | PairedArrays, device: torch.device) -> int:
+def _affordable_samples(network: nn.Module, source: AnySource, device: torch.device) -> int:
     """So many that an evaluation on a CPU takes about a minute at most; the same on every machine."""
     if device.type != "cpu" or isinstance(source, PairedArrays):
         return MOST_EVAL_SAMPLES
@@ -258,7 +265,7 @@ def _affordable_samples(network: nn.Module, source: ImageSource | PairedArrays, 
 
 def _build_networks(
     config: TrainConfig,
-    source: ImageSource | PairedArrays,
+    source: AnySource,
     encoder: nn.Module | None,
     ranks: Ranks,
     device: torch.device,
@@ -280,9 +287,7 @@ def _build_networks(
     return network, keys
 
 
-def _build_objective(
-    config: TrainConfig, source: ImageSource | PairedArrays, own: Objective | None, ranks: Ranks
-) -> Objective:
+def _build_objective(config: TrainConfig, source: AnySource, own: Objective | None, ranks: Ranks) -> Objective:
     objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own)
     objective.make_room(len(source))
     if ranks.size > 1 and not objective.options.get("gather"):
@@ -365,6 +370,11 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
+    if isinstance(source := parts.data.source, ReadyViews):
+        yield (
+            f"your views are made on the CPU by {source.workers} worker processes, about {source.views_a_second:,.0f} "
+            "a second by a first look; flatclr's own are made on the device, many thousands a second."
+        )
     pairing = parts.train_step.objective.options.get("pairing", "two_view")
     if isinstance(parts.data.source, PairedArrays) and pairing in ("views", "two_view", "within"):
         yield f"pairing {pairing!r} compares rows of one side with each other too; for paired data 'cross' is usual."

@@ -7,15 +7,13 @@ from dataclasses import replace
 from torch import Tensor
 
 from flatclr.data.progress import Progress
-from flatclr.data.sources import FileImages, ImageSource, ItemImages, PairedArrays
+from flatclr.data.sources import AnySource, FileImages, ImageSource, ItemImages, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
 from flatclr.models.network import Normalisation
 from flatclr.training.config import TrainConfig
 
 
-def trainable(
-    source: ImageSource | PairedArrays, config: TrainConfig, progress: Progress | None = None
-) -> ImageSource | PairedArrays:
+def trainable(source: AnySource, config: TrainConfig, progress: Progress | None = None) -> AnySource:
     """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
     if isinstance(source, PairedArrays):
         return PairedArrays(_images_or_rows(source.x), _images_or_rows(source.y), name=source.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from flatclr.data.sources import ImageSource, PairedArrays
+from flatclr.data.sources import AnySource, ImageSource, PairedArrays
 from flatclr.evaluation.opening import is_by_name, open_named, open_subject
 from flatclr.models.encoders import PACKAGES, STEM_OF_KERNEL, Encoder, EncoderSpec
 from flatclr.models.network import Normalisation
@@ -36,7 +36,7 @@ def image_size_of_start(config: TrainConfig) -> int | None:
     return open_subject(config.init).image_size
 
 
-def open_start(config: TrainConfig, source: ImageSource | PairedArrays) -> Start | None:
+def open_start(config: TrainConfig, source: AnySource) -> Start | None:
     """The weights that `config.init` names, for these images; None where it names none.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flatclr.data.decoding import available_cores
 from flatclr.data.opening import DATASETS
-from flatclr.data.sources import FileImages, PairedArrays
+from flatclr.data.sources import FileImages, PairedArrays, ReadyViews
 from flatclr.data.sources.files import MOST_WORKERS
 from flatclr.models.cost import parameters
 from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
@@ -38,7 +38,7 @@ def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, An
         found["encoder"] = encoder.spec.name
     if not isinstance(data.source, PairedArrays):
         found["image_size"] = data.source.image_size
-        if all(getattr(config, name) is None for name in VIEW_SIZES):
+        if not isinstance(data.source, ReadyViews) and all(getattr(config, name) is None for name in VIEW_SIZES):
             found["view_size"] = data.source.image_size
         if data.dataset.notes:  # of a folder, whose sub-folders may be classes
             found["labels"] = "none" if data.source.labels is None else "folders"
@@ -64,6 +64,8 @@ def summary_of(parts: Parts) -> str:
     source, config = parts.data.source, parts.config
     if isinstance(source, PairedArrays):
         data = f"{len(source):,} pairs"
+    elif isinstance(source, ReadyViews):
+        data = f"{len(source):,} samples of {source.views_per_sample} views at {source.image_size} px"
     else:
         data = f"{len(source):,} images at {source.image_size} px"
     notes = "".join(f" ({note})" for note in parts.data.dataset.notes)

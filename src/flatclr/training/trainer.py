@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from rich.console import Console
 from torch import nn
 
 from flatclr.checks import require_number
@@ -23,34 +24,22 @@ from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
 from flatclr.training.build import Parts, build, find_device, what_to_know
 from flatclr.training.build_start import absolute_start
 from flatclr.training.config import OWN, TrainConfig
+from flatclr.training.display import Display
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.events import Event, Listener, Started, Stopped, Warned
 from flatclr.training.launch import explaining_lost_contact, process_group
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
+from flatclr.training.own_data import Views, is_named, own_dataset
 from flatclr.training.progress import SignsOfLife
 from flatclr.training.recorder import Recorder
 from flatclr.training.resolve import chosen_settings, summary_of
+from flatclr.training.result import RunResult
 from flatclr.training.schedule import Schedule
 from flatclr.training.stepping import MakeStep, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a finished run leaves.
-
-    Args:
-        path: its directory, with the encoder and everything that was measured; the same on every process.
-        steps: how many were taken, those before a resume included.
-        metrics: of the last evaluation, by name.
-    """
-
-    path: Path
-    steps: int
-    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,6 +51,12 @@ class Own:
     objective: Objective | None = None
     listeners: Sequence[Listener] = ()
     stop: StopRequest | None = None
+    displays: Sequence[Listener] = ()
+
+    @property
+    def told(self) -> tuple[Listener, ...]:
+        """All that hear of events."""
+        return (*self.displays, *self.listeners)
 
     def named_in(self, config: TrainConfig) -> TrainConfig:
         """The settings of the run: what the user brings has no others."""
@@ -84,7 +79,7 @@ class Own:
             )
 
     def tell(self, event: Event) -> None:
-        for listener in self.listeners:
+        for listener in self.told:
             listener(event)
 
     @contextmanager
@@ -101,9 +96,11 @@ def train(
     config: TrainConfig,
     *,
     resume: str | Path | None = None,
-    data: Dataset | None = None,
+    data: Any = None,
+    views: Views | None = None,
     encoder: nn.Module | None = None,
     objective: Objective | None = None,
+    progress: bool = True,
     on_event: Sequence[Listener] = (),
     auto_resume: bool = False,
     extend_epochs: float | None = None,
@@ -118,10 +115,17 @@ def train(
     Args:
         config: every setting of the run; with `resume`, that of the run counts instead.
         resume: the directory of a run to go on with.
-        data: a dataset of your own instead of the one `config.data` names.
+        data: data of your own instead of what `config.data` names: a path, a `Dataset`, images as an array or tensor,
+            (images, labels), (x, y) for paired data, a torch Dataset or sequence of images or (image, label), a Hugging
+            Face dataset; or ready views: a DataLoader or a dataset whose items are 2 or more views [C, H, W].
+        views: any function from an image to a view, or to several at once: torchvision's, albumentations' or kornia's
+            transforms, or your own. It is called on the CPU, in `config.workers` processes, with the items of a dataset
+            as they are, else with uint8 tensors [C, S, S]. Their values are not normalised further.
         encoder: a module of your own from images [N, C, S, S] to features [N, d] instead of `config.encoder`.
         objective: one of your own instead of `config.objective`, with its own temperature or ESS control; for several
             processes it must have been made with gather=True.
+        progress: whether the run shows how far it is, on standard error: a bar in a terminal or notebook, lines
+            elsewhere.
         on_event: functions of one event: `flatclr.training.Started`, `Logged`, `Evaluated`, `Saved`, `Warned`,
             `Stopped` or `Finished`. They are called on the first process, after the event is written; what one raises
             ends the run.
@@ -156,13 +160,17 @@ def train(
     3
     >>> folder.cleanup()
     """
-    _require_arguments(config, data, encoder, objective, on_event)
+    _require_arguments(config, encoder, objective, on_event)
     if extend_epochs is not None:
         require_number("extend_epochs", extend_epochs, above=0, advice="pass how many epochs to add, say 10.")
         if resume is None:
             raise ValueError(f"extend_epochs must go with resume, got {extend_epochs} without; name the run.")
-    own = Own(data, encoder, objective, on_event, stop)
-    return train_with(config, own, resume=resume, auto_resume=auto_resume, extend_epochs=extend_epochs)
+    if is_named(data) and views is None:
+        config, data = config.changed(data=str(data)), None
+    dataset = own_dataset(data, config, views)
+    with Display(console=Console(stderr=True)) if progress else nullcontext() as display:
+        own = Own(dataset, encoder, objective, on_event, stop, () if display is None else (display,))
+        return train_with(config, own, resume=resume, auto_resume=auto_resume, extend_epochs=extend_epochs)
 
 
 def train_with(
@@ -186,7 +194,7 @@ def train_with(
             )
         except StopAskedError as asked:
             message = f"interrupted by {asked} before the first step; nothing is lost: give the same command again."
-            for listener in own.listeners if ranks.rank == 0 else ():
+            for listener in own.told if ranks.rank == 0 else ():
                 listener(Stopped(0, str(asked), message))
             raise TrainingInterruptedError(message) from None
         return fit(recorder, step=step, make_step=make_step, stop=own.stop)
@@ -266,7 +274,7 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, in
 
     made = _by_the_first(create, parts.ranks, parts.device)
     path = text_of_first_rank("" if made is None else str(made.path), parts.ranks)
-    return Recorder(parts, RunDirectory(Path(path)), own.listeners), 0
+    return Recorder(parts, RunDirectory(Path(path)), own.told), 0
 
 
 def _resumed(path: Path, own: Own, held: ExitStack, extend_epochs: float | None = None) -> tuple[Recorder, int]:
@@ -285,10 +293,10 @@ def _resumed(path: Path, own: Own, held: ExitStack, extend_epochs: float | None 
             )
     parts = own.build(config)
     if extend_epochs is None:
-        recorder = Recorder(parts, directory, own.listeners)
+        recorder = Recorder(parts, directory, own.told)
         return recorder, recorder.restore()
     longer = _longer(parts, extend_epochs)
-    recorder = Recorder(longer, directory, own.listeners)
+    recorder = Recorder(longer, directory, own.told)
     step = recorder.restore()
     _by_the_first(lambda: directory.extend(_length(longer.config)), ranks, device)
     recorder.tell(Warned(step, _extension(parts.schedule, longer.schedule, step)))
@@ -333,13 +341,9 @@ def _by_the_first(work: Callable[[], T], ranks: Ranks, device: torch.device) -> 
     return done
 
 
-def _require_arguments(config: Any, data: Any, encoder: Any, objective: Any, on_event: Any) -> None:
+def _require_arguments(config: Any, encoder: Any, objective: Any, on_event: Any) -> None:
     if not isinstance(config, TrainConfig):
         raise TypeError(f"config must be a TrainConfig, got {type(config).__name__}; pass TrainConfig(steps=100).")
-    if data is not None and not isinstance(data, Dataset):
-        raise TypeError(
-            f"data must be a Dataset, got {type(data).__name__}; pass Dataset('mine', ResidentImages(images), None)."
-        )
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(f"encoder must be a torch.nn.Module, got {type(encoder).__name__}; pass an instance of one.")
     if objective is not None and not isinstance(objective, Objective):

@@ -17,7 +17,7 @@ from flatclr import diagnostics
 from flatclr.contrast.numerics import unit_rows
 from flatclr.data.loading import seeded_generator
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.data.sources import Dataset, ImageSource, PairedArrays, ReadyViews
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
 from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen, images_at_once
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
@@ -129,6 +129,35 @@ class PairValidation:
             "retrieval_at_1": retrieval_at_1(z_x, z_y),
             **pool_mi_nats(z_x, z_y, beta=beta),
         }
+
+
+@dataclass(frozen=True)
+class GivenValidation:
+    """Effective rank of features and MI against a large pool, on views as they are given."""
+
+    source: ReadyViews
+    batch_size: int
+    samples: int
+    seed: int
+    device: torch.device
+
+    def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def measure(self, network: Network | TwoTowers, beta: float, progress: Progress | None = None) -> dict[str, float]:
+        assert isinstance(network, Network)
+        chosen = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
+        told = _counting("evaluation, views", len(chosen), progress)
+        features, z_a, z_b = [], [], []
+        with frozen(network):
+            for views in self.source.stream(chosen.split(self.batch_size)):
+                a, b = (view.to(self.device) for view in views[:2])
+                features.append(network.encoder(a).float())
+                z_a.append(network.head(features[-1]).float())
+                z_b.append(network(b)[0].float())
+                told(len(a))
+        rank = diagnostics.effective_rank(torch.cat(features)).item()
+        return {"effective_rank": rank, **pool_mi_nats(torch.cat(z_a), torch.cat(z_b), beta=beta)}
 
 
 def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
+from flatclr.data.sources.ready import ReadyViews
+
+AnySource = ImageSource | PairedArrays | ReadyViews
+"""What a run can be trained on."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Dataset:
     """
 
     name: str
-    train: ImageSource | PairedArrays
+    train: AnySource
     test: ImageSource | PairedArrays | None
     bank: ImageSource | None = None
     notes: tuple[str, ...] = ()
@@ -34,6 +38,8 @@ class Dataset:
     @property
     def labelled(self) -> ImageSource | None:
         """The labelled images that neighbours and linear classifiers may learn from."""
-        if self.bank is None and not isinstance(self.train, PairedArrays) and self.train.labels is not None:
+        if isinstance(self.train, PairedArrays | ReadyViews):
+            return self.bank
+        if self.bank is None and self.train.labels is not None:
             return self.train
         return self.bank
