@@ -62,7 +62,7 @@ def test_an_image_from_outside_the_folder_finds_neighbours(folder: Path) -> None
 
 
 def test_duplicates_and_outliers_of_a_folder(folder: Path) -> None:
-    said("neighbours", "encoder", "--data", "my photos", "--duplicates", "--out", "dup.html")
+    said("neighbours", "encoder", "--data", "my photos", "--duplicates", "--threshold", "0.9999", "--out", "dup.html")
     assert pd.read_csv("dup.csv")[["first", "second"]].to_numpy().tolist() == [["3.png", "copy.png"]]
     assert Path("dup.html").read_text().count("<figure") == 2
     said("neighbours", "encoder", "--data", "my photos", "--outliers", "--most", "4", "-k", "1", "--out", "out.html")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,13 @@ from flatclr.training import StopRequest, TrainConfig, TrainingInterruptedError,
 from flatclr.training.events import Event, Saved
 from tests.support.training import paired_npz
 
-QUICK = {"batch_size": 16, "device": "cpu", "eval_start": False, "eval_samples": 50, "checkpoint_every": 2}
+QUICK: dict[str, Any] = {
+    "batch_size": 16,
+    "device": "cpu",
+    "eval_start": False,
+    "eval_samples": 50,
+    "checkpoint_every": 2,
+}
 
 
 def stopped(config: TrainConfig, after: int) -> Path:
@@ -36,17 +43,21 @@ def stopped(config: TrainConfig, after: int) -> Path:
     return Path(config.out)
 
 
-def test_a_stopped_run_is_evaluated_and_embedded_from_its_newest_checkpoint(tmp_path: Path) -> None:
-    config = TrainConfig(steps=6, encoder_options={"width": 4}, out=str(tmp_path / "run"), image_size=12, **QUICK)
+@pytest.fixture
+def images(tmp_path: Path) -> str:
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 12, 12), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=pixels, labels=np.arange(120) % 3)
+    return str(tmp_path / "images.npz")
+
+
+def test_a_stopped_run_is_evaluated_and_embedded_from_its_newest_checkpoint(images: str, tmp_path: Path) -> None:
+    config = TrainConfig(steps=6, data=images, encoder_options={"width": 4}, out=str(tmp_path / "run"), **QUICK)
     run = stopped(config, after=4)
     encoder = load_checkpointed_encoder(run)
     found = flatclr.evaluate(run, protocol="knn", random_row=False, device="cpu")
 
     assert found.encoder == "run at step 4"
-    assert (
-        found["knn"].best
-        == flatclr.evaluate(encoder, protocol="knn", random_row=False, device="cpu", image_size=12)["knn"].best
-    )
+    assert found["knn"].best == flatclr.evaluate(encoder, images, "knn", random_row=False, device="cpu")["knn"].best
     images = torch.rand(3, 1, 12, 12)
     assert flatclr.embed(run, images).features.shape == (3, encoder.features)
     assert flatclr.load_network(run).encoder.state_dict().keys() == encoder.state_dict().keys()  # type: ignore[union-attr]
@@ -57,8 +68,8 @@ def test_a_stopped_run_is_evaluated_and_embedded_from_its_newest_checkpoint(tmp_
     assert finished.encoder_sha256 != found.encoder_sha256
 
 
-def test_a_run_that_was_made_longer_is_evaluated_where_it_is(tmp_path: Path) -> None:
-    config = TrainConfig(steps=2, encoder_options={"width": 4}, out=str(tmp_path / "run"), image_size=12, **QUICK)
+def test_a_run_that_was_made_longer_is_evaluated_where_it_is(images: str, tmp_path: Path) -> None:
+    config = TrainConfig(steps=2, data=images, encoder_options={"width": 4}, out=str(tmp_path / "run"), **QUICK)
     done = train(config)
     request = StopRequest()
     with pytest.raises(TrainingInterruptedError):

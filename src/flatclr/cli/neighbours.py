@@ -83,7 +83,7 @@ def neighbours_command(
             "exactly one of image files, --duplicates and --outliers must be asked for, got "
             f"{'none' if not (images or of_duplicates or of_outliers) else 'several'}; pick one."
         )
-    options = {"image_size": image_size, "architecture": architecture, "device": device}
+    options: dict[str, Any] = {"image_size": image_size, "architecture": architecture, "device": device}
     with EvaluationDisplay(quiet=as_json or quiet) as display:
         options["progress"] = display.progressed
         asked = None if not images else embed(encoder, _queries(images), **options)

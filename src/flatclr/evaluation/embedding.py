@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from flatclr.checks import checked_device, require_count
 from flatclr.data.opening import dataset_from
 from flatclr.data.progress import Progress
-from flatclr.data.sources import FileImages, ImageSource, ItemImages, PairedArrays
+from flatclr.data.sources import FileImages, ImageSource, ItemImages, PairedArrays, ReadyViews
 from flatclr.evaluation.features import OUTPUT, compute_features
 from flatclr.evaluation.layers import find_layers
 from flatclr.evaluation.opening import is_by_name, open_named, open_subject
@@ -235,10 +235,14 @@ def _images(
         progress=request.progress,
     )
     parts = [part for part in (dataset.train, dataset.test) if part is not None]
-    images = [part for part in parts if not isinstance(part, PairedArrays)]
+    images = [part for part in parts if not isinstance(part, PairedArrays | ReadyViews)]
     if len(images) < len(parts):
-        raise ValueError(f"the data must be images, got paired arrays ({dataset.name}); pass images.")
+        raise ValueError(f"the data must be images, got {_kind(parts)} ({dataset.name}); pass images.")
     return images, dataset.name
+
+
+def _kind(parts: Sequence[Any]) -> str:
+    return "paired arrays" if isinstance(parts[0], PairedArrays) else "views that were made of them"
 
 
 def fitted(source: ImageSource, subject: Subject, image_size: int | None) -> ImageSource:

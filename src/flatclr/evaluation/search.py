@@ -5,7 +5,9 @@ Shape suffixes: M features of the bank, N queries, d their width, k neighbours.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +17,12 @@ from flatclr.checks import require_count, require_number
 
 ENTRIES_AT_ONCE = 2**24  # similarities that are held at once
 MOST_PAIRS = 1_000_000
-Floats, Integers = NDArray[np.float32], NDArray[np.int64]
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
 
 
-class Nearest(NamedTuple):
+@dataclass(frozen=True)
+class Nearest:
     """The nearest of the bank, nearest first.
 
     Args:
@@ -47,7 +51,7 @@ def unit(features: NDArray[np.floating]) -> Floats:
     """Rows of length 1; a row of zeros stays one."""
     rows = np.asarray(features, np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def nearest(
@@ -83,9 +87,7 @@ def nearest(
 
 def _search(bank_Md: Floats, queries_Nd: Floats, k: int, backend: str) -> Nearest:
     if backend == "faiss" or (backend == "auto" and importlib.util.find_spec("faiss") is not None):
-        import faiss
-
-        index = faiss.IndexFlatIP(bank_Md.shape[1])
+        index = importlib.import_module("faiss").IndexFlatIP(bank_Md.shape[1])
         index.add(bank_Md)
         cosine, numbers = index.search(queries_Nd, k)
         return Nearest(numbers.astype(np.int64), cosine)

@@ -256,7 +256,7 @@ def _affordable_samples(network: nn.Module, source: AnySource, device: torch.dev
     if device.type != "cpu" or isinstance(source, PairedArrays):
         return MOST_EVAL_SAMPLES
     image = torch.zeros(1, source.channels, source.image_size, source.image_size)
-    encoder = next(iter(unwrapped(network).encoders.values()))  # type: ignore[operator,union-attr]
+    encoder = next(iter(unwrapped(network).encoders.values()))  # type: ignore[operator]
     with frozen(encoder):
         cost = multiply_adds(encoder, image)
     affordable = int(EVALUATION_COST / max(cost, 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from flatclr.data.sources import AnySource, ImageSource, PairedArrays
+from flatclr.data.sources import AnySource, ImageSource, PairedArrays, ReadyViews
 from flatclr.evaluation.opening import is_by_name, open_named, open_subject
 from flatclr.models.encoders import PACKAGES, STEM_OF_KERNEL, Encoder, EncoderSpec
 from flatclr.models.network import Normalisation
@@ -46,6 +46,8 @@ def open_start(config: TrainConfig, source: AnySource) -> Start | None:
         return None
     if isinstance(source, PairedArrays):
         raise ValueError(f"init must be None for paired data, got {config.init!r}; its encoders start at random.")
+    if isinstance(source, ReadyViews):
+        raise ValueError(f"init must be None for your own views, got {config.init!r}; pass encoder=, and its views.")
     if config.encoder == OWN:
         raise ValueError(f"init must be None for an encoder of your own, got {config.init!r}; load its weights first.")
     if is_by_name(config.init):

@@ -21,6 +21,8 @@ from flatclr.training.validation import retrieval_at_1
 
 _base = needed("sklearn.base", by="flatclr.ContrastiveEncoder")
 _checks = needed("sklearn.utils.validation", by="flatclr.ContrastiveEncoder")
+__all__ = ["ContrastiveEncoder"]
+
 FEWEST_ROWS = 8
 HELD_OUT = 0.1
 ROWS_AT_ONCE = 4096

@@ -39,8 +39,8 @@ def own_dataset(data: Any, config: TrainConfig, views: Views | None) -> Dataset 
     dataset = dataset_from(
         given, data_dir=config.data_dir, image_size=config.image_size, labels=config.labels, seed=config.seed
     )
-    if isinstance(dataset.train, PairedArrays):
-        raise ValueError("views must be None for paired data, got a function; it has two sides already.")
+    if isinstance(dataset.train, PairedArrays | ReadyViews):
+        raise ValueError(f"views must be None for {dataset.name}, got a function; it is views already.")
     made = ReadyViews(
         ViewsBy(_images_of(dataset.train), views, config.views_per_image),
         len(dataset.train),

@@ -73,8 +73,9 @@ class Forecaster:
         return f"{said}; for a shorter run {' or '.join(self._shorter())}."
 
     def _shorter(self) -> list[str]:
-        smaller = f"--image-size {self.size // 2} (about a quarter of the time)" if (self.size or 0) >= 48 else ""
-        simpler = "--encoder cnn" if self.encoder not in ("cnn", "mlp") and self.size else ""
+        size = self.size or 0
+        smaller = f"--image-size {size // 2} (about a quarter of the time)" if size >= 48 else ""
+        simpler = "--encoder cnn" if self.encoder not in ("cnn", "mlp") and size else ""
         return [way for way in (smaller, simpler, "fewer --epochs") if way]
 
 

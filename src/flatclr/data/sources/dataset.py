@@ -31,7 +31,7 @@ class Dataset:
 
     name: str
     train: AnySource
-    test: ImageSource | PairedArrays | None
+    test: AnySource | None
     bank: ImageSource | None = None
     notes: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from flatclr.data.sources.items import kind_of
 
@@ -31,6 +31,7 @@ class ReadyViews:
         name: for messages and reports.
         workers: how many processes make views; 0: the training process itself.
         seed: of the views.
+        fingerprint: what tells the samples from others.
         collate: from a list of samples to a tuple of batches [B, C, H, W]; stacks the views unless given.
 
     >>> views = ReadyViews(lambda i: (torch.zeros(3, 8, 8), torch.ones(3, 8, 8)), 10)
@@ -62,6 +63,7 @@ class ReadyViews:
 
     @property
     def views_per_sample(self) -> int:
+        """How many there are of each sample."""
         return len(self.shapes)
 
     def __len__(self) -> int:
@@ -76,7 +78,7 @@ class ReadyViews:
         workers = self.workers if workers is None else workers
         loader: DataLoader[Any] = DataLoader(
             _Keyed(self.samples, self.seed),
-            batch_sampler=_Keys(indices),  # type: ignore[arg-type]
+            batch_sampler=_Keys(indices),
             num_workers=workers,
             collate_fn=self._collated,
             prefetch_factor=4 if workers else None,
@@ -106,7 +108,7 @@ class ReadyViews:
         return require_views_of(views, self.name)
 
 
-class _Keyed:
+class _Keyed(Dataset[Any]):
     """A map-style dataset of (number, key of the batch): what is random in a sample depends on both."""
 
     def __init__(self, samples: Callable[[int], Any], seed: int) -> None:
