@@ -135,6 +135,17 @@ def test_transforms_of_other_libraries_are_called_their_way(family: str) -> None
     torch.testing.assert_close(view, IMAGES[0].flip(2) / 255)
 
 
+def test_a_run_on_views_of_ones_own_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    config = TrainConfig(**(QUICK | {"steps": 6, "checkpoint_every": 2}))
+    whole = flatclr.train(config.changed(out=str(tmp_path / "whole")), data=IMAGES, views=brighter, progress=False)
+    part = flatclr.train(config.changed(out=str(tmp_path / "part")), data=IMAGES, views=brighter, progress=False)
+    (part.path / "checkpoint" / "step-000000006.pt").unlink()
+    again = flatclr.train(TrainConfig(), resume=part.path, data=IMAGES, views=brighter, progress=False)
+
+    states = [result.encoder.state_dict() for result in (whole, again)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
 def test_bad_data_and_views_are_named(tmp_path: Path) -> None:
     class Stream(torch.utils.data.IterableDataset[Any]):
         def __iter__(self) -> Any:

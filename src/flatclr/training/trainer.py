@@ -165,9 +165,10 @@ def train(
         require_number("extend_epochs", extend_epochs, above=0, advice="pass how many epochs to add, say 10.")
         if resume is None:
             raise ValueError(f"extend_epochs must go with resume, got {extend_epochs} without; name the run.")
-    if is_named(data) and views is None:
+    if is_named(data) and views is None and resume is None:
         config, data = config.changed(data=str(data)), None
-    dataset = own_dataset(data, config, views)
+    of_run = config if resume is None else TrainConfig.from_dict(RunDirectory.open(Path(resume)).config())
+    dataset = own_dataset(data, of_run, views)
     with Display(console=Console(stderr=True)) if progress else nullcontext() as display:
         own = Own(dataset, encoder, objective, on_event, stop, () if display is None else (display,))
         return train_with(config, own, resume=resume, auto_resume=auto_resume, extend_epochs=extend_epochs)

@@ -155,10 +155,8 @@ def _stacked(samples: list[Any], name: str) -> tuple[Tensor, ...]:
 def require_views_of(views: Any, name: str) -> tuple[Tensor, ...]:
     """Refuse what is no batch of two or more views; labels at the end are left out."""
     parts = list(views.values()) if isinstance(views, Mapping) else views
-    if isinstance(parts, tuple | list) and len(parts) == 2 and isinstance(parts[0], tuple | list):
-        parts = parts[0]  # (views, labels), as lightly's loaders give them
-    if isinstance(parts, Tensor) and parts.dim() == 5:
-        parts = list(parts.unbind(1) if parts.shape[0] != 2 else parts)
+    if _is_list(parts) and len(parts) and _is_list(parts[0]):
+        parts = parts[0]  # (views, labels, file names), as lightly's loaders give them
     found = [part for part in parts if isinstance(part, Tensor) and part.dim() == 4] if _is_list(parts) else []
     if len(found) < 2:
         raise ValueError(
@@ -223,7 +221,7 @@ def _channels_last(image: Any) -> Any:
 
 def views_in_item(item: Any) -> Sequence[Any] | None:
     """The views that an item of a dataset is made of, a label at the end left out; None where it is one image."""
-    if isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], tuple | list):
+    if _is_list(item) and len(item) and _is_list(item[0]):
         item = item[0]
     if not isinstance(item, tuple | list):
         return None
