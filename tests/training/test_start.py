@@ -72,6 +72,19 @@ def test_a_run_from_weights_resumes_without_them(images: str, tmp_path: Path) ->
     assert spec.options["stem"] == "imagenet"  # type: ignore[union-attr, index, call-overload]
 
 
+def test_a_run_from_weights_that_was_killed_before_its_first_checkpoint_starts_from_them_again(
+    images: str, tmp_path: Path
+) -> None:
+    save_encoder(tmp_path / "given", build_encoder("cnn", channels=3, image_size=16, width=4), description={})
+    config = TrainConfig(data=images, init=str(tmp_path / "given"), **QUICK)
+    whole = train(config.changed(out=str(tmp_path / "whole")))
+    train(config.changed(out=str(tmp_path / "part")))
+    shutil.rmtree(tmp_path / "part" / "checkpoint")
+    again = train(TrainConfig(), resume=tmp_path / "part")
+
+    assert_same(load_encoder(again.path).state_dict(), load_encoder(whole.path).state_dict())
+
+
 def test_the_files_of_an_encoder_say_the_size_of_photographs(tmp_path: Path) -> None:
     from tests.support.images import write_png
 

@@ -14,6 +14,8 @@ from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
 from flatclr.training.build import Parts
 from flatclr.training.config import VIEW_SIZES
 
+OF_START = ("encoder", "encoder_options", "views")  # what weights that a run starts from decide
+
 
 def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, Any]:
     """The settings that were left open, with the values the run gave them.
@@ -56,7 +58,7 @@ def _of_start(parts: Parts) -> dict[str, Any]:
     own, views = parts.normalisation, dict(parts.config.views)
     if own is not None:
         views |= {"mean": list(own.mean), "std": list(own.std)}
-    return {"encoder": encoder.spec.name, "encoder_options": options, "views": views}
+    return dict(zip(OF_START, (encoder.spec.name, options, views), strict=True))
 
 
 def summary_of(parts: Parts) -> str:

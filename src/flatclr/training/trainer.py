@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from flatclr.checkpoint import has_checkpoints
 from flatclr.checks import require_number
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning, TransparentImagesWarning, UnusableImagesError
@@ -33,7 +34,7 @@ from flatclr.training.loop import Loop
 from flatclr.training.own_data import Views, is_named, own_dataset
 from flatclr.training.progress import SignsOfLife
 from flatclr.training.recorder import Recorder
-from flatclr.training.resolve import chosen_settings, summary_of
+from flatclr.training.resolve import OF_START, chosen_settings, summary_of
 from flatclr.training.result import RunResult
 from flatclr.training.schedule import Schedule
 from flatclr.training.stepping import MakeStep, choose_step
@@ -284,7 +285,7 @@ def _resumed(path: Path, own: Own, held: ExitStack, extend_epochs: float | None 
     config = TrainConfig.from_dict(directory.config())
     if "device" in directory.asked():  # it may go on on another machine
         config = config.changed(device="auto")
-    config = config.changed(init=None)  # its weights are those of the checkpoint
+    config = _without_start(config, directory)
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):
@@ -302,6 +303,14 @@ def _resumed(path: Path, own: Own, held: ExitStack, extend_epochs: float | None 
     _by_the_first(lambda: directory.extend(_length(longer.config)), ranks, device)
     recorder.tell(Warned(step, _extension(parts.schedule, longer.schedule, step)))
     return recorder, step
+
+
+def _without_start(config: TrainConfig, directory: RunDirectory) -> TrainConfig:
+    """A run goes on with the weights of its checkpoint; before the first one it begins as it was asked to."""
+    if config.init is None or has_checkpoints(directory.checkpoints):
+        return config.changed(init=None)
+    asked = directory.asked()
+    return config.changed(**{name: asked[name] for name in OF_START if name in asked})
 
 
 def _longer(parts: Parts, epochs: float) -> Parts:
