@@ -25,6 +25,7 @@ PANELS = {
     "report": ["Output"],
     "export": ["Output"],
     "settings": ["Output"],
+    "check-loss": ["Loss", "Output"],
     "finetune": ["Optimisation", "Data", "Weights from elsewhere", "Hardware", "Output"],
     "embed": ["Measurement", "Data", "Weights from elsewhere", "Hardware", "Output"],
     "neighbours": ["Measurement", "Data", "Weights from elsewhere", "Hardware", "Output"],

@@ -45,7 +45,8 @@ class Entry:
 
     def loaded(self) -> Any:
         """With everything it can do."""
-        function = getattr(importlib.import_module(f"flatclr.cli.{self.name}"), f"{self.name}_command")
+        module = self.name.replace("-", "_")
+        function = getattr(importlib.import_module(f"flatclr.cli.{module}"), f"{module}_command")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(self.name, cls=Command, rich_help_panel=self.panel)(function)
         return typer.main.get_command(alone)
@@ -74,6 +75,11 @@ COMMANDS = {
         ),
         Entry("export", ENCODERS, "Take an encoder away, as an ONNX file or as a folder for the Hugging Face hub."),
         Entry("settings", ENCODERS, "List every setting of a run with its default and what it means."),
+        Entry(
+            "check-loss",
+            ENCODERS,
+            "Test whether a loss has the same gradient on several processes as on one, and its value at known inputs.",
+        ),
         Entry("mi", INFORMATION, "Estimate mutual information in nats, with its standard error and its limits."),
     )
 }

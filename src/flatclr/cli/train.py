@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 
-from flatclr.cli.options import OUTPUT, SETTINGS, option_of, settings_without_option
+from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
 from flatclr.report.page import write_report
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
@@ -116,7 +114,7 @@ def train_command(
         return
     if ess_target is not None:
         given["ess_target"] = _targets(ess_target)
-    given |= dict(_parsed(text) for text in setting or [])
+    given |= dict(parsed_setting(text) for text in setting or [])
     for one, other in (("temperature", "ess_target"), ("steps", "epochs")):
         if given.get(one) is not None and given.get(other) is not None:
             flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
@@ -187,17 +185,3 @@ def _targets(text: str) -> float | list[list[float]]:
         raise ValueError(
             f"--ess-target must be a number or EPOCH:TARGET,EPOCH:TARGET, got {text!r}; say 0.25 or 0:0.5,20:0.2."
         ) from None
-
-
-def _parsed(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
-    try:
-        parsed = yaml.safe_load(value)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that does not exist is a ValueError
-        raise ValueError(f"--set {name} must have a YAML value, got {value!r:.80}; say --set 'views={{}}'.") from error
-    if isinstance(parsed, str):
-        with suppress(ValueError):
-            parsed = float(parsed)  # YAML 1.1 takes 1e-4 for text
-    return name.strip().replace("-", "_"), parsed
