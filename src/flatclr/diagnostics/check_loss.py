@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from flatclr.checks import require_count, require_number
 
@@ -183,7 +184,7 @@ def _spread(loss: str, options: dict[str, Any], arguments: list[float], ranks: i
         given = (ranks, folder, loss, options, arguments, seed, [os.getcwd(), *sys.path])
         problem = Path(folder, "problem")
         try:
-            torch.multiprocessing.spawn(_one_of_many, given, ranks)
+            spawn(_one_of_many, given, ranks)
         except Exception as error:  # of whichever process fails first, perhaps only because another did
             last = str(error).strip().splitlines()[-1]
             told = problem.read_text() if problem.exists() else last
