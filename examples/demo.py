@@ -26,13 +26,13 @@ from rich.table import Table
 from torch import nn
 
 import flatclr
-from flatclr.cli.display import LiveDisplay
 from flatclr.evaluation.intervals import Score
 from flatclr.files import replace_files
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure, save_figure
 from flatclr.report.figures import OVERVIEW, draw_panels
 from flatclr.report.page import write_report
 from flatclr.runs import RunDirectory, new_directory
+from flatclr.training.display import Display
 
 PAIR_STEPS, IMAGE_STEPS = 4000, 700
 RECIPE: dict[str, Any] = {  # the best of those tried for two CPU cores
@@ -146,8 +146,8 @@ def images_act(out: Path, *, steps: int, seed: int) -> None:
         if isinstance(event, flatclr.training.Started):
             started.append(copy.deepcopy(event.network.get_submodule("encoder")))
 
-    with LiveDisplay() as display:
-        result = flatclr.train(config, on_event=[display, keep_start])
+    with Display() as display:
+        result = flatclr.train(config, progress=False, on_event=[display, keep_start])
     run = RunDirectory.open(result.path)
     rows = run.metrics()
     save_figure(out / "training.png", draw_panels(OVERVIEW, rows, run.config(), columns=3))

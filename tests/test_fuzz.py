@@ -223,7 +223,7 @@ def test_an_estimate_has_an_outcome(rows: int, d: int, method: str, kind: int) -
 def test_a_file_of_any_bytes_has_an_outcome(content: bytes, name: str, begin: bytes) -> None:
     import tempfile
 
-    from flatclr.mi.tables import read_variables
+    from flatclr.mi.tables import read_table
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -233,7 +233,7 @@ def test_a_file_of_any_bytes_has_an_outcome(content: bytes, name: str, begin: by
             lambda: len(open_dataset(at).train),
             lambda: flatclr.load_encoder(folder),
             lambda: flatclr.load_network(folder),
-            lambda: read_variables(path, {"x": ["0"], "y": ["1"]}),
+            lambda: read_table(path, {"x": ["0"], "y": ["1"]}),
         ]
         for use in uses:
             require_an_outcome(use)

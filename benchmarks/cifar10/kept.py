@@ -37,7 +37,9 @@ class KeptRun:
 
     @cached_property
     def config(self) -> TrainConfig:
-        return TrainConfig.from_dict(yaml.safe_load((self.path / CONFIG).read_text()))
+        """As it was asked for."""
+        run = RunDirectory.open(self.path)
+        return TrainConfig.from_dict(run.config() | run.asked())
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def keep(folder: Path, home: Path) -> KeptRun:
     target = home / RUNS / folder.name
     target.mkdir(parents=True, exist_ok=True)
     run = RunDirectory.open(folder)
-    config = {**run.config(), "data": PurePath(run.config()["data"]).name, "data_dir": None, "out": None}
+    config = {**run.config(), **run.asked(), "data": PurePath(run.config()["data"]).name, "data_dir": None, "out": None}
     contents = {
         target / CONFIG: yaml.safe_dump(config, sort_keys=False).encode(),
         target / ENVIRONMENT: (folder / ENVIRONMENT).read_bytes(),

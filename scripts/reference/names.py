@@ -20,7 +20,7 @@ PAGES = {  # page -> modules whose public names it documents, the first of them 
     "mutual-information": ("flatclr.mi", "flatclr.mi.bounds", "flatclr.mi.limits", "flatclr.mi.tasks"),
     "data": ("flatclr.data", "flatclr.data.views"),
     "models": ("flatclr.models",),
-    "training": ("flatclr.training",),
+    "training": ("flatclr.training", "flatclr.training.estimator"),
     "evaluation": ("flatclr.evaluation",),
     "studies": ("flatclr.studies",),
 }

@@ -7,38 +7,46 @@
 30
 """
 
-from flatclr import diagnostics, mi, objectives, studies
-from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
-from flatclr.evaluation.evaluator import evaluate
-from flatclr.models.saving import load_encoder
-from flatclr.models.trained import load_network
-from flatclr.objectives import (
-    DCL,
-    DCLW,
-    DHEL,
-    DV,
-    FLO,
-    FMICL,
-    MACL,
-    NWJ,
-    RPC,
-    AlignUniform,
-    BarlowTwins,
-    Debiased,
-    EssControl,
-    FlatNCE,
-    HolderFlatNCE,
-    InfoNCE,
-    ISogCLR,
-    Matryoshka,
-    Objective,
-    SigLIP,
-    SogCLR,
-    Spectral,
-    SupCon,
-    VICReg,
-)
-from flatclr.training import TrainConfig, train
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flatclr import diagnostics, mi, objectives, studies
+    from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
+    from flatclr.evaluation.embedding import embed
+    from flatclr.evaluation.evaluator import evaluate
+    from flatclr.models.saving import load_encoder
+    from flatclr.models.trained import load_network
+    from flatclr.objectives import (
+        DCL,
+        DCLW,
+        DHEL,
+        DV,
+        FLO,
+        FMICL,
+        MACL,
+        NWJ,
+        RPC,
+        AlignUniform,
+        BarlowTwins,
+        Debiased,
+        EssControl,
+        FlatNCE,
+        HolderFlatNCE,
+        InfoNCE,
+        ISogCLR,
+        Matryoshka,
+        Objective,
+        SigLIP,
+        SogCLR,
+        Spectral,
+        SupCon,
+        VICReg,
+    )
+    from flatclr.training import TrainConfig, train
+    from flatclr.training.estimator import ContrastiveEncoder
 
 __version__ = "0.1.0"
 
@@ -55,6 +63,7 @@ __all__ = [
     "AlignUniform",
     "BarlowTwins",
     "ContrastStats",
+    "ContrastiveEncoder",
     "Debiased",
     "EssControl",
     "FlatNCE",
@@ -73,6 +82,7 @@ __all__ = [
     "VICReg",
     "contrast_stats",
     "diagnostics",
+    "embed",
     "evaluate",
     "load_encoder",
     "load_network",
@@ -84,3 +94,76 @@ __all__ = [
     "studies",
     "train",
 ]
+
+MODULES = (
+    "contrast",
+    "data",
+    "diagnostics",
+    "evaluation",
+    "mi",
+    "models",
+    "objectives",
+    "optim",
+    "plots",
+    "studies",
+    "training",
+)
+HOMES = {  # of the names above; PyTorch takes seconds to import, which `flatclr --help` does not need
+    "flatclr.contrast": (
+        "ContrastStats",
+        "PairSet",
+        "Phi",
+        "contrast_stats",
+        "pairwise_mean",
+        "stats_from_scores",
+        "stats_of",
+    ),
+    "flatclr.evaluation.embedding": ("embed",),
+    "flatclr.evaluation.evaluator": ("evaluate",),
+    "flatclr.models.saving": ("load_encoder",),
+    "flatclr.models.trained": ("load_network",),
+    "flatclr.objectives": (
+        "DCL",
+        "DCLW",
+        "DHEL",
+        "DV",
+        "FLO",
+        "FMICL",
+        "MACL",
+        "NWJ",
+        "RPC",
+        "AlignUniform",
+        "BarlowTwins",
+        "Debiased",
+        "EssControl",
+        "FlatNCE",
+        "HolderFlatNCE",
+        "InfoNCE",
+        "ISogCLR",
+        "Matryoshka",
+        "Objective",
+        "SigLIP",
+        "SogCLR",
+        "Spectral",
+        "SupCon",
+        "VICReg",
+    ),
+    "flatclr.training": ("TrainConfig", "train"),
+    "flatclr.training.estimator": ("ContrastiveEncoder",),
+}
+_HOME_OF = {name: module for module, names in HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for."""
+    if name in MODULES:
+        return importlib.import_module(f"flatclr.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'flatclr' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *MODULES, "__version__"})

@@ -24,6 +24,9 @@ from flatclr.files import parse_json, read_json_lines, read_sealed, replace_file
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
+ASKED = "asked_for"  # in the settings: what was asked for where the run chose for itself
+EXTENDED = "extended_to"  # in the settings: the epochs or steps that a run was given later
+ADDED = (ASKED, EXTENDED)
 SIDES = ("encoder_x", "encoder_y")  # folders of a run on pairs
 REPORT, EVENTS = "report.html", "events.out.tfevents.*"
 LEFT_BY_RUNS = (
@@ -31,9 +34,9 @@ LEFT_BY_RUNS = (
     EVENTS,
 )
 WITHOUT_EFFECT = (  # settings that leave the weights as they are; the data have a fingerprint of their own
-    *("out", "data", "data_dir", "workers", "resident_gib", "max_bad_images", "device", "graph", "compile", "wandb"),
-    *("log_every", "eval_every", "eval_start", "eval_samples", "checkpoint_every", "checkpoint_minutes"),
-    *("max_bad_steps", "keep_checkpoints", "probe_every"),
+    *("out", "data", "data_dir", "labels", "workers", "resident_gib", "max_bad_images"),
+    *("device", "graph", "compile", "wandb", "log_every", "eval_every", "eval_start", "eval_samples"),
+    *("checkpoint_every", "checkpoint_minutes", "max_bad_steps", "keep_checkpoints", "probe_every"),
 )
 
 
@@ -44,9 +47,17 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> RunDirectory:
-        """A new directory; one that holds anything of a run already is refused, so that nothing is lost or mixed."""
-        settings = sealed(yaml.safe_dump(dict(config), sort_keys=False)).encode()
+    def create(cls, path: Path, config: Mapping[str, Any], chosen: Mapping[str, Any] | None = None) -> RunDirectory:
+        """A new directory; one that holds anything of a run already is refused, so that nothing is lost or mixed.
+
+        Args:
+            path: where.
+            config: the settings as they were asked for.
+            chosen: those of them that were left to the run, as it chose them; the file has these values, and those
+                that were asked for beside them.
+        """
+        content = {**config, **(chosen or {})} | ({ASKED: {name: config[name] for name in chosen}} if chosen else {})
+        settings = sealed(yaml.safe_dump(content, sort_keys=False)).encode()
         if path.exists() and not path.is_dir():
             raise FileExistsError(f"the output directory must not be a file, got {path}; choose another --out.")
         _refuse_taken(path)
@@ -90,11 +101,26 @@ class RunDirectory:
             yield
 
     def config(self) -> dict[str, Any]:
-        """Its settings.
+        """Its settings; those that were left to the run are as it chose them.
 
         Raises:
             ValueError: the file is not as the run wrote it.
         """
+        content = self._content()
+        extended = content.get(EXTENDED)
+        return {n: v for n, v in content.items() if n not in ADDED} | (extended if isinstance(extended, dict) else {})
+
+    def asked(self) -> dict[str, Any]:
+        """The settings that were left to the run, as they were asked for."""
+        found = self._content().get(ASKED)
+        return dict(found) if isinstance(found, dict) else {}
+
+    def extend(self, length: Mapping[str, Any]) -> None:
+        """Make the run longer: its epochs or steps from now on. Its checkpoints stay its own."""
+        content = {**self._content(), EXTENDED: dict(length)}
+        replace_files({self.path / CONFIG: sealed(yaml.safe_dump(content, sort_keys=False)).encode()})
+
+    def _content(self) -> dict[str, Any]:
         path = self.path / CONFIG
         try:
             text, untouched = self._settings()
@@ -120,7 +146,7 @@ class RunDirectory:
 
     def identity(self) -> str:
         """The settings that decide what its weights become; checkpoints carry it to tell whose they are."""
-        settings = {name: value for name, value in self.config().items() if name not in WITHOUT_EFFECT}
+        settings = {name: value for name, value in self._content().items() if name not in (*WITHOUT_EFFECT, *ADDED)}
         return json.dumps(settings, sort_keys=True, default=str)
 
     def _settings(self) -> tuple[str, bool | None]:

@@ -85,7 +85,7 @@ def test_results_under_other_settings_keep_the_earlier_ones_beside_them(
         (["DAMAGED/encoder.safetensors"], "it is damaged or belongs to another encoder.json"),
         (["UNFINISHED"], "must hold a finished run, got no encoder.json; finish it with flatclr train --resume"),
         (["UNFINISHED", "--layer", "all"], "finish it with flatclr train --resume"),
-        (["PAIRED"], "got a run on pairs with one for each side; pass PAIRED/encoder_x or encoder_y."),
+        (["PAIRED"], "PAIRED/checkpoint"),
         (["timm:resnet18"], "needs timm"),
     ],
 )

@@ -30,6 +30,11 @@ SMALL = {
     "mi": ["--method", "gaussian", "--x", "0", "--y", "1"],
     "export": [],
     "report": [],
+    "settings": [],
+    "check-loss": ["--ranks", "1"],
+    "finetune": ["--data", "labelled.npz", "--device", "cpu", "--epochs", "1", "--out", "f"],
+    "embed": ["--data", "images.npy", "--device", "cpu", "--out", "e.npz"],
+    "neighbours": ["--data", "images.npy", "--device", "cpu", "--out", "n.png"],
 }
 SUBJECTS = {
     "train": [[]],
@@ -37,6 +42,11 @@ SUBJECTS = {
     "mi": [["table.csv"], ["rows.npy"], ["labelled.npz"], ["zero.npy"], ["gone.csv"], ["odd.json"], [""]],
     "export": [["run"], ["gone"], ["odd.json"], ["run/config.yaml"]],
     "report": [["run"], ["gone"], ["."], ["images.npy"]],
+    "check-loss": [["flatclr:InfoNCE"], ["flatclr:gone"], ["gone"], [""]],
+    "finetune": [["run"], ["gone"], ["images.npy"]],
+    "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
+    "neighbours": [["run", "--outliers"], ["run", "gone.png"], ["run"], ["gone", "--duplicates"]],
+    "settings": [[], ["output"], ["gone"], [""]],
 }
 LONG = {"--epochs", "--workers", "--benchmark", "--rows", "--help", "--draws", "--transfer-data", "--wandb", "--folds"}
 ODD = [

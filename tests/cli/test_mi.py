@@ -30,7 +30,17 @@ JUNK = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": Y[:, 0], "d": Y[:, 0] + X[:, 0], "name": ["q"] * 300})
+    frame = pd.DataFrame(
+        {
+            "a": X[:, 0],
+            "b": X[:, 1],
+            "c": Y[:, 0],
+            "d": Y[:, 0] + X[:, 0],
+            "name": ["q", "r", "s"] * 100,
+            "who": [f"p{i}" for i in range(300)],
+            "gap": [np.nan if i % 10 == 0 else i for i in range(300)],
+        }
+    )
     paths = {kind: tmp_path / f"table.{kind}" for kind in ("csv", "parquet", "npy", "npz", "txt")}
     frame.to_csv(paths["csv"], index=False)
     frame.to_parquet(paths["parquet"])
@@ -87,7 +97,8 @@ def test_all_methods_are_run_on_request(files: dict[str, Path], monkeypatch: pyt
 
 
 def test_the_table_for_people_has_the_number_the_kind_and_the_limit(files: dict[str, Path]):
-    done = CliRunner().invoke(cli.app, ["mi", str(files["npz"]), "--method", "gaussian"], env={"COLUMNS": "160"})
+    arguments = ["mi", str(files["npz"]), "--method", "gaussian", "--detail"]
+    done = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "80"})
 
     assert done.exit_code == 0
     for text in (f"{estimate(X, Y, 'gaussian').nats:.4f}", "neither", "5.70", "300 rows are few"):
@@ -105,14 +116,15 @@ def test_the_reason_of_the_default_fits_a_narrow_terminal(files: dict[str, Path]
 
 
 def test_each_method_has_its_own_limits_in_the_table(files: dict[str, Path]):
-    arguments = ["mi", str(files["npz"]), "--method", "gaussian,js", "--fast"]
-    lines = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"}).stdout.splitlines()
+    arguments = ["mi", str(files["npz"]), "--method", "gaussian,js", "--fast", "--detail"]
+    lines = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "80"}).stdout.splitlines()
     js = estimate(X, Y, "js", settings=FAST)
+    cells = {
+        row[0].strip(): [cell.strip() for cell in row[1:]] for row in (line.strip("│").split("│") for line in lines)
+    }
 
-    assert "5.70" in next(line for line in lines if "gaussian" in line)  # of 300 rows
-    of_js = next(line for line in lines if "js" in line)
-    assert "4.09" in of_js  # of the 60 that were held out
-    assert f"{math.expm1(js.nats) / (60 * 59):.2g}" in of_js
+    assert cells["ln N"] == ["5.70", "4.09"]  # of 300 rows, and of the 60 that were held out
+    assert cells["NWJ variance"][1] == f"{math.expm1(js.nats) / (60 * 59):.2g}"
 
 
 def test_columns_may_be_named_in_one_option_or_in_several(files: dict[str, Path]):
@@ -133,8 +145,12 @@ BAD = {
     "nothing": ([], "a data file or --benchmark must be given, got neither"),
     "suffix": (["{txt}"], "must be .csv, .parquet, .npy or .npz, got table.txt; convert it first"),
     "no_columns": (["{csv}"], "--x and --y must name columns of table.csv, got none for x"),
-    "missing_column": (["{csv}", "--x", "a,z", "--y", "c"], "columns must be among those of table.csv (a, b, c, d, name), got 'z'; check the spelling"),
-    "text_column": (["{csv}", "--x", "name", "--y", "c"], "x must have numeric columns, got text in 'name'; encode text"),
+    "missing_column": (["{csv}", "--x", "a,z", "--y", "c"], "columns must be among those of table.csv (a, b, c, d, name, who, gap), got 'z'; check the spelling"),
+    "identifier": (["{csv}", "--x", "who", "--y", "c"], "few values in a text column, got 300 in 300 rows of 'who'; leave out"),
+    "missing": (["{csv}", "--x", "gap", "--y", "c"], "table.csv must have no missing values in the columns used, got 30 of 300 rows with some, as in 'gap'; pass --drop-missing"),
+    "dropping arrays": (["{npz}", "--drop-missing"], "--drop-missing must go with a table, got table.npz"),
+    "pair with columns": (["{npy},{npy}", "--x", "0"], "--x must be left out for two files, got 0"),
+    "pair that is not there": (["gone.npy,{npy}"], "the data file must exist, got gone.npy"),
     "missing_array": (["{npz}", "--x", "q"], "table.npz must hold an array 'q', got x, y, other; name others"),
     "junk_npz": (["{junk_npz}"], "junk.npz must hold plain arrays as numpy.save and numpy.savez write them, got "),
     "junk_npy": (["{junk_npy}", "--x", "0", "--y", "1"], "junk.npy must hold plain arrays as numpy.save and numpy.savez write them, got "),
@@ -194,3 +210,56 @@ def test_a_reason_is_shown_with_its_brackets_and_a_warning_with_its_methods(file
     of_both = shown("--x", "a,b", "--y", "c", "--method", "gaussian,club", "--fast")
     assert "warning of club: an upper bound only if" in of_both
     assert "I(x; [y, z]) = " in shown("--x", "a", "--y", "c", "--given", "b", "--fast")
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(cli.app, ["mi", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_first_line_is_a_sentence_with_the_names_of_the_columns(files: dict[str, Path]):
+    result = estimate(X[:, :1], Y, "ksg")
+    first, *others = said(str(files["csv"]), "--x", "a", "--y", "c", "--method", "ksg").splitlines()
+
+    assert first == f"I(a; c) = {result.nats:.3f} +- {1.96 * result.standard_error:.3f} nats (95 %)"
+    assert not any("NWJ" in line for line in others)
+    assert said(str(files["csv"]), "--x", "a", "--y", "c", "--method", "ksg", "--quiet").splitlines() == [first]
+    assert said(str(files["npz"]), "--method", "js", "--fast").split("\n")[0].endswith("nats (95 %), a lower bound")
+
+
+def test_nothing_is_cut_at_80_columns(files: dict[str, Path]):
+    methods = "gaussian,ksg,mixed_ksg,js"
+    shown = said(str(files["npz"]), "--method", methods, "--fast", "--detail")
+
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_text_columns_are_encoded_and_said(files: dict[str, Path]):
+    frame = pd.read_csv(files["csv"])
+    coded = np.stack([(frame["name"] == level).to_numpy(float) for level in "qrs"], 1)
+    (told,) = run_json(str(files["csv"]), "--x", "name", "--y", "c", "--method", "mixed_ksg")
+    shown = " ".join(said(str(files["csv"]), "--x", "name", "--y", "c", "--method", "mixed_ksg").split())
+
+    assert told["nats"] == pytest.approx(estimate(coded, Y, "mixed_ksg").nats)
+    assert "name is text with 3 values (q, r, s), encoded as 3 columns of 0 and 1." in shown
+
+
+def test_rows_with_missing_values_are_left_out_and_counted(files: dict[str, Path]):
+    keep = np.arange(300) % 10 != 0
+    arguments = [str(files["csv"]), "--x", "gap", "--y", "c", "--method", "gaussian", "--drop-missing"]
+    (told,) = run_json(*arguments)
+
+    assert told["nats"] == pytest.approx(estimate(np.arange(300.0)[keep], Y[keep], "gaussian").nats)
+    assert "30 of 300 rows have missing values and are left out." in " ".join(said(*arguments).split())
+
+
+def test_two_files_are_x_and_y_as_for_train(files: dict[str, Path], tmp_path: Path):
+    np.save(tmp_path / "ages.npy", X)
+    np.save(tmp_path / "bmis.npy", Y)
+    pair = f"{tmp_path / 'ages.npy'},{tmp_path / 'bmis.npy'}"
+    (told,) = run_json(pair, "--method", "gaussian")
+
+    assert told["nats"] == pytest.approx(estimate(X, Y, "gaussian").nats)
+    assert said(pair, "--method", "gaussian").startswith("I(ages; bmis) = ")

@@ -114,3 +114,25 @@ def test_the_command_line_asks_for_a_graph_or_for_none(
     monkeypatch.setattr(cli_train, "train", stop)
     CliRunner().invoke(app, ["train", *flags])
     assert [given.graph for given in asked] == [graph]
+
+
+def test_the_command_line_makes_a_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def stop(given: TrainConfig, **options: Any) -> None:
+        asked.append({"epochs": given.epochs, "resume": options["resume"], "longer": options["extend_epochs"]})
+        raise TrainingStoppedError("seen enough.")
+
+    monkeypatch.setattr(cli_train, "train", stop)
+    CliRunner().invoke(app, ["train", "--resume", "run", "--epochs", "+2.5"])
+    CliRunner().invoke(app, ["train", "--epochs", "3"])
+    assert asked == [
+        {"epochs": 10.0, "resume": "run", "longer": 2.5},
+        {"epochs": 3.0, "resume": None, "longer": None},
+    ]
+    for flags, message in (
+        (["--epochs", "+5"], "--epochs +5 must go with --resume, got none"),
+        (["--epochs", "many"], "--epochs must be a number, got 'many'"),
+        (["--resume", "run", "--epochs", "5"], "--resume must stand alone"),
+    ):
+        assert message in str(CliRunner().invoke(app, ["train", *flags]).exception)

@@ -23,6 +23,7 @@ TOLD_ELSEWHERE = {
 }  # by tables, or by the function that makes one
 HANDED_TO_USERS = {  # what users get and never make
     "Event", "Started", "Measured", "Logged", "Evaluated", "Saved", "Warned", "Stopped", "Finished", "RunResult",
+    "Forecast", "Progressed", "Nearest", "Pair",
     "Setting", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval", "Ended", "Job", "Kept",
     "Plan", "Progress", "StudyResult",
 }  # fmt: skip

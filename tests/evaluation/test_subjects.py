@@ -241,11 +241,11 @@ def test_random_weights_seed_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seeded == []
 
 
-def test_a_run_on_pairs_says_which_encoder_to_pass(tmp_path: Path) -> None:
+def test_a_run_on_pairs_is_not_for_images(tmp_path: Path) -> None:
     pairs = Dataset("pairs", PairedArrays(torch.randn(32, 5), torch.randn(32, 4)), None)
     settings = config(tmp_path / "run", 2, encoder="auto", encoder_options={})
     run = flatclr.train(settings, data=pairs).path
-    with pytest.raises(ValueError, match=r"got a run on pairs .*; pass .*encoder_x or encoder_y"):
+    with pytest.raises(ValueError, match="the data must be pairs, got images"):
         flatclr.evaluate(run, small_data())
     with pytest.raises(ValueError, match=r"must take images, got .*encoder_x for rows of 5 numbers"):
         flatclr.evaluate(run / "encoder_x", small_data())

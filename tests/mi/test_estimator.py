@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -126,23 +124,3 @@ def test_a_result_turns_into_json_without_infinities():
     assert isinstance(result, MIEstimate)
     assert plain["ceiling_nats"] is None
     assert plain["limits"]["distribution_free_nats"] == pytest.approx(math.log(200))
-
-
-def test_without_the_extra_the_package_imports_and_says_what_to_install():
-    code = """
-import sys
-for name in ("scipy", "pandas", "matplotlib", "sklearn"):
-    sys.modules[name] = None
-import flatclr
-print(flatclr.mi.tasks.student(1, 1, 1).mi_nats)
-try:
-    flatclr.mi.estimate([0.0] * 60, [1.0] * 60)
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.splitlines() == [
-        str(tasks.student(1, 1, 1).mi_nats),
-        'flatclr.mi needs scipy, got no such module; pip install "flatclr[mi]".',
-    ]

@@ -67,7 +67,9 @@ def test_a_module_of_unknown_make_must_say_its_shape(tmp_path: Path) -> None:
 
 def test_without_the_packages_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r'needs onnxruntime, got no such package; pip install "flatclr\[export\]"'):
+    with pytest.raises(
+        ImportError, match=r'needs onnxruntime, which is not installed; pip install "flatclr\[export\]"'
+    ):
         export_onnx(encoder(width=4), tmp_path / "e.onnx")
 
 

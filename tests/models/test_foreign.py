@@ -17,7 +17,8 @@ def test_a_package_that_is_not_installed_is_named(package: str, monkeypatch: pyt
     for module in (package, f"{package}.models"):
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not there, also where it is
     with pytest.raises(
-        ImportError, match=rf"encoder '{package}:resnet18' needs {package}, .*; pip install {package}, or"
+        ImportError,
+        match=rf"encoder '{package}:resnet18' needs {package}, which is not installed; pip install .*, or pick",
     ):
         build_encoder(f"{package}:resnet18", channels=3, image_size=32)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 from typer.testing import CliRunner
 
@@ -105,7 +104,7 @@ def test_settings_of_the_wrong_kind_are_shown(settings: dict[str, Any], message:
     ("arguments", "message"),
     [
         ({"config": {"steps": 3}}, "config must be a TrainConfig, got dict; pass"),
-        ({"data": torch.zeros(4, 1, 8, 8)}, "data must be a Dataset, got Tensor; pass"),
+        ({"data": 3.5}, "data must be a path or name, a flatclr Dataset, .*, got float; pass"),
         ({"encoder": nn.Linear}, "encoder must be a torch.nn.Module, got type; pass an instance"),
         ({"objective": "flatnce"}, "objective must be a flatclr.Objective, got str; name one"),
         ({"on_event": print}, r"on_event must be a list of functions, got .*; pass \[f\]"),

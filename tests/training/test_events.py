@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from flatclr.cli.display import JsonLines
-from flatclr.training import Evaluated, Event, Finished, Logged, Saved, Started, Warned
+from flatclr.training import Evaluated, Event, Finished, Forecast, Logged, Saved, Started, Warned
+from flatclr.training.display import JsonLines
 
 EVERY_EVENT: list[tuple[Event, dict[str, object]]] = [
-    (Started(0, 9, Path("run"), nn.Identity()), {"kind": "start", "step": 0, "total_steps": 9, "run": "run"}),
-    (Started(0, 9, None, nn.Identity()), {"kind": "start", "step": 0, "total_steps": 9, "run": None}),
+    (
+        Started(0, 9, Path("run"), nn.Identity(), "9 images"),
+        {"kind": "start", "step": 0, "total_steps": 9, "run": "run", "summary": "9 images"},
+    ),
+    (
+        Started(0, 9, None, nn.Identity()),
+        {"kind": "start", "step": 0, "total_steps": 9, "run": None, "summary": ""},
+    ),
+    (Forecast(3, 9.5, "soon."), {"kind": "forecast", "step": 3, "seconds": 9.5, "message": "soon."}),
     (Logged(3, 0.5, {"loss": 2.0}), {"kind": "log", "step": 3, "epoch": 0.5, "loss": 2.0}),
     (Evaluated(3, 0.5, {"knn": 0.9}), {"kind": "evaluation", "step": 3, "epoch": 0.5, "knn": 0.9}),
     (Saved(4), {"kind": "checkpoint", "step": 4}),

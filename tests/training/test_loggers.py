@@ -41,6 +41,6 @@ def test_tensorboard_shows_what_metrics_hold_also_after_a_resume(
 
 
 def test_wandb_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="wandb must be installed"):
+    with pytest.raises(ImportError, match="Weights & Biases needs wandb, which is not installed"):
         train(config(tmp_path / "run", 2, wandb="project"))
     assert not (tmp_path / "run").exists()

@@ -38,10 +38,11 @@ def test_a_loop_tells_what_happens_and_writes_nothing(tmp_path: Path, monkeypatc
     settings = {"log_every": 3, "eval_every": 4, "eval_start": True, "checkpoint_every": 5}
     record = Remembered()
     metrics = Loop(build(config(tmp_path / "run", 6, **settings)), record).run()
-    told = [(event.kind, event.step) for event in record.events]
+    told = [(event.kind, event.step) for event in record.events if event.kind != "progress"]
     assert told == [
         ("evaluation", 0),
         ("log", 3),
+        ("forecast", 3),
         ("evaluation", 4),
         ("log", 6),
         ("evaluation", 6),

@@ -15,11 +15,11 @@ from PIL import Image
 from torch import nn
 
 import flatclr
-from flatclr.cli.display import JsonLines, LiveDisplay
 from flatclr.data.sources import SkippedImagesWarning
 from flatclr.distributed import Ranks
 from flatclr.runs import RunDirectory
 from flatclr.training.build import build
+from flatclr.training.display import Display, JsonLines
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Finished, Logged, Started, Warned
 from flatclr.training.recorder import Recorder
@@ -52,7 +52,7 @@ def test_listeners_get_numbers_and_files_get_text_where_a_loss_is_not_finite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     heard: list[Event] = []
-    display = LiveDisplay()
+    display = Display()
     broken = nn.Sequential(nn.Flatten(), nn.Linear(784, 8))
     nn.init.constant_(broken[1].weight, math.nan)
     settings = config(tmp_path / "run", 4, log_every=2, max_bad_steps=4)

@@ -50,7 +50,7 @@ def speed_page(book: Book) -> Page:
     runs, screened, found = book.runs("fast"), book.runs("screen"), _measured_times(book)
     rows = [_speed_row(book, run, found.get(run.name, [])) for run in runs]
     config = runs[0].config()
-    voting = min(config.eval_samples, book.scale.images)
+    voting = min(config.eval_samples or book.scale.images, book.scale.images)
     text = (
         "One run at a time. Minutes are wall-clock time since the command was given, with start, graph capture, "
         "checkpoints and evaluations, up to the first evaluation at that accuracy. Brackets leave the evaluations out. "

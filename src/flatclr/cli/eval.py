@@ -24,14 +24,18 @@ def eval_command(
     encoder: Annotated[
         str,
         typer.Argument(
-            help="What is measured: a run directory, encoder.safetensors, timm:NAME, torchvision:NAME or a state-dict "
-            "file."
+            help="What is measured: a run directory, also of a run that is not at its end, encoder.safetensors, "
+            "timm:NAME, torchvision:NAME or a state-dict file."
         ),
     ],
     protocol: Annotated[
         str,
-        Option(help=f"The protocols, separated by commas: {NAMES}; 'all' runs every one.", rich_help_panel=MEASUREMENT),
-    ] = "all",
+        Option(
+            help=f"The protocols, separated by commas: {NAMES}; 'auto' runs those that the data allows, transfer only "
+            "with --transfer-data; 'all' adds the transfer to digits.",
+            rich_help_panel=MEASUREMENT,
+        ),
+    ] = "auto",
     layer: Annotated[
         str | None,
         Option(

@@ -8,7 +8,6 @@ from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from flatclr.evaluation.features import OUTPUT
@@ -16,6 +15,7 @@ from flatclr.evaluation.figures import SHARES
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.evaluation.results import FIGURE, RESULTS, TRAINED, Evaluation, Row
+from flatclr.training.display import Bar, Lines, Shown, redraws
 
 PERCENT = (*SHARES, "top5", TEN_NEIGHBOURS, "recall_at_5", "recall_at_10")
 
@@ -25,9 +25,7 @@ class EvaluationDisplay:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = Console(quiet=quiet)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=self.console, transient=True)
-        self.task: TaskID | None = None
+        self.shown: Shown = Bar(self.console) if redraws(self.console) else Lines(self.console)
 
     def __enter__(self) -> Self:
         return self
@@ -35,16 +33,10 @@ class EvaluationDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.task is not None:  # a bar that was never shown ends with a line all the same
-            self.bar.stop()
+        self.shown.stop()
 
     def progressed(self, what: str, done: int, total: int) -> None:
-        self.bar.start()  # only now: bad input should be answered by its line alone
-        if self.task is None or self.bar.tasks[0].description != what:
-            if self.task is not None:
-                self.bar.remove_task(self.task)
-            self.task = self.bar.add_task(what, total=total)
-        self.bar.update(self.task, completed=done, total=total)
+        self.shown.moved(what, done, total)
 
     def ready(self, row: Row) -> None:
         unit = " %" if row.headline in PERCENT else ""

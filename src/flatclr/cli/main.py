@@ -9,29 +9,15 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from flatclr import __version__
-from flatclr.cli.eval import eval_command
-from flatclr.cli.export import export_command
-from flatclr.cli.mi import mi_command
-from flatclr.cli.options import Command
-from flatclr.cli.report import report_command
-from flatclr.cli.study import study_command
-from flatclr.cli.train import train_command
-from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
-from flatclr.training.stopping import RESUME_ME
+from flatclr.cli.commands import LazyGroup
 
 app = typer.Typer(
     name="flatclr",
+    cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-ENCODERS, INFORMATION, LITERATURE = "Encoders", "Mutual information", "Literature"
-app.command("train", cls=Command, rich_help_panel=ENCODERS)(train_command)
-app.command("report", cls=Command, rich_help_panel=ENCODERS)(report_command)
-app.command("eval", cls=Command, rich_help_panel=ENCODERS)(eval_command)
-app.command("export", cls=Command, rich_help_panel=ENCODERS)(export_command)
-app.command("mi", cls=Command, rich_help_panel=INFORMATION)(mi_command)
-app.command("study", cls=Command, rich_help_panel=LITERATURE)(study_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,18 +49,16 @@ def main() -> None:
             code = app(prog_name="flatclr", standalone_mode=False)
     except (ValueError, TypeError, OSError, ImportError) as error:
         _stop(str(error), 2)
-    except TrainingInterruptedError as error:
-        _stop(str(error), RESUME_ME)
-    except TrainingStoppedError as error:
-        _stop(str(error), 1)
     except typer.Abort as abort:
         if isinstance(abort.__cause__, EOFError):  # which click takes for Ctrl-D
             _stop(f"a file must be whole, got one that ends too early ({abort.__cause__}); write it again.", 2)
         _stop("interrupted.", 1)
     except Exception as error:  # a wrong option is an error of click's, of which typer may bring a copy of its own
-        if not hasattr(error, "format_message"):
+        if hasattr(error, "format_message"):
+            _refuse_usage(error)
+        if not hasattr(error, "exit_code"):  # that of a run which stopped
             raise
-        _refuse_usage(error)
+        _stop(str(error), error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

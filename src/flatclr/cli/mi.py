@@ -19,15 +19,17 @@ from flatclr.mi import CRITICS, FAST, METHODS, MIEstimate, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
 from flatclr.mi.inputs import FEWEST_ROWS
 from flatclr.mi.outcome import ASKED
-from flatclr.mi.tables import read_variables
+from flatclr.mi.tables import Variables, read_table
 
 Option = typer.Option
 COLUMNS = "COLUMNS"
+MOST_COLUMNS = 3  # methods side by side in a table of 80 characters
 
 
 def mi_command(
     data: Annotated[
-        str | None, typer.Argument(help="The table: .csv, .parquet, .npy, or .npz with the arrays x and y.")
+        str | None,
+        typer.Argument(help="The table: .csv, .parquet, .npy, .npz with the arrays x and y, or x.npy,y.npy."),
     ] = None,
     x: Annotated[
         list[str] | None,
@@ -41,6 +43,14 @@ def mi_command(
     given: Annotated[
         list[str] | None, Option(metavar=COLUMNS, help="The columns to condition on.", rich_help_panel=DATA)
     ] = None,
+    drop_missing: Annotated[
+        bool,
+        Option(
+            "--drop-missing",
+            help="Leave out rows with missing values in the columns that are used.",
+            rich_help_panel=DATA,
+        ),
+    ] = False,
     method: Annotated[
         str,
         Option(
@@ -100,9 +110,14 @@ def mi_command(
         int | None,
         Option(help="How many processes work at once.", rich_help_panel=BENCHMARK, show_default="one per core"),
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print one JSON line per result instead of a table.", rich_help_panel=OUTPUT)
+    detail: Annotated[
+        bool,
+        Option("--detail", help="Show standard errors, ceilings and limits in a table.", rich_help_panel=OUTPUT),
     ] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON line per result instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print the sentence alone.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Estimate mutual information in nats, with its standard error and its limits."""
     if method == "list":
@@ -135,10 +150,11 @@ def mi_command(
     if data is None:
         raise ValueError("a data file or --benchmark must be given, got neither; try flatclr mi table.csv --x a --y b.")
     columns = {name: _names(*(named or ())) for name, named in (("x", x), ("y", y), ("given", given))}
-    variables = read_variables(Path(data), columns)
+    table = read_table(data, columns, drop_missing=drop_missing)
+    variables = table.values
     settings = FAST if fast else None
     results: dict[str, MIEstimate] = {}
-    with _progress(quiet=as_json or len(methods) == 1) as progress:
+    with _progress(quiet=as_json or quiet or len(methods) == 1) as progress:
         for name in progress.track(methods, description="methods"):
             results[name] = estimate(
                 variables["x"],
@@ -153,7 +169,7 @@ def mi_command(
     if as_json:
         _print_lines({"asked": name, **result.to_dict()} for name, result in results.items())
     else:
-        _show(results)
+        _show(results, table, detail=detail, quiet=quiet)
 
 
 def _run_benchmark(wanted: list[Any], out: Path, workers: int | None, as_json: bool) -> None:
@@ -198,29 +214,62 @@ def _progress(*, quiet: bool) -> Progress:
     return Progress(*columns, console=Console(stderr=True, quiet=quiet), disable=quiet)
 
 
-def _show(results: dict[str, MIEstimate]) -> None:
+def _show(results: dict[str, MIEstimate], table: Variables, *, detail: bool, quiet: bool) -> None:
+    """A sentence for each number; what a reader should know below; numbers for experts on request."""
     console = Console()
-    table = Table(Column("method", no_wrap=True), "nats", "standard error", "kind", "ceiling", "ln N", "NWJ variance")
     for asked, result in results.items():
-        ceiling = f"{result.ceiling_nats:.2f}" if result.ceiling_nats < 1e9 else "none"
-        table.add_row(
-            f"auto: {result.method}" if asked == "auto" and len(results) > 1 else result.method,
-            f"{result.nats:.4f}",
-            f"{result.standard_error:.4f}",
-            result.kind,
-            ceiling,
-            f"{result.limits.distribution_free_nats:.2f}",
-            f"{result.limits.nwj_variance:.2g}",
-        )
-    console.print(table)
+        of = "" if len(results) == 1 else f"{asked}: "
+        _say(console, f"{of}{result.sentence(**table.names)}")
+    if quiet:
+        return
+    for note in table.notes:
+        _say(console, note)
     for asked, result in results.items():
         if result.reason != ASKED:
-            console.print(f"{asked}: {result.reason}", markup=False, highlight=False)
-    console.print(
-        "ln N: about where any distribution-free lower bound from the N rows of the reading ends. NWJ variance: the "
-        "least that the NWJ family has at such a value over the reading's pairs of rows."
-    )
+            _say(console, f"{asked}: {result.reason}")
+    if detail:
+        console.print(_details(results))
+        _say(
+            console,
+            "ln N: about where any distribution-free lower bound from the N rows of the reading ends. NWJ variance: "
+            "the least that the NWJ family has at such a value over the reading's pairs of rows.",
+        )
     for warning in dict.fromkeys(w for result in results.values() for w in result.warnings):
         warned = [asked for asked, result in results.items() if warning in result.warnings]
         of = "" if len(warned) == len(results) else f" of {', '.join(warned)}"
-        console.print(f"warning{of}: {warning}", style="yellow", markup=False)
+        _say(console, f"warning{of}: {warning}", style="yellow")
+
+
+def _say(console: Console, line: str, style: str | None = None) -> None:
+    console.print(line, style=style, markup=False, highlight=False)
+
+
+def _details(results: dict[str, MIEstimate]) -> Table:
+    """A column for each method: a row each would be too wide for 80 characters."""
+    rows: dict[str, list[str]] = {}
+    for asked, result in results.items():
+        ceiling = f"{result.ceiling_nats:.2f}" if result.ceiling_nats < 1e9 else "none"
+        values = {
+            "method": f"auto: {result.method}" if asked == "auto" and len(results) > 1 else result.method,
+            "nats": f"{result.nats:.4f}",
+            "standard error": f"{result.standard_error:.4f}",
+            "kind": result.kind,
+            "ceiling": ceiling,
+            "ln N": f"{result.limits.distribution_free_nats:.2f}",
+            "NWJ variance": f"{result.limits.nwj_variance:.2g}",
+        }
+        for name, value in values.items():
+            rows.setdefault(name, []).append(value)
+    if len(results) > MOST_COLUMNS:
+        return _as_rows(rows)
+    table = Table(show_header=False)
+    for name, found in rows.items():
+        table.add_row(name, *found)
+    return table
+
+
+def _as_rows(rows: dict[str, list[str]]) -> Table:
+    table = Table(*(Column(name, overflow="fold") for name in rows))
+    for values in zip(*rows.values(), strict=True):
+        table.add_row(*values)
+    return table

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+import yaml
 
 from flatclr.training.config import describe_settings
+from flatclr.training.settings import BY_DEFAULT
 
 SETTINGS = {row.name: row for row in describe_settings()}
-BY_DEFAULT = "; None: "  # how a setting says what holds where it has no value
 
 DATA, HARDWARE, OUTPUT = "Data", "Hardware", "Output"
 MEASUREMENT, ELSEWHERE = "Measurement", "Weights from elsewhere"
 ESTIMATE, BENCHMARK = "Estimate", "Benchmark"
-
-
-class Command(TyperCommand):
-    """A command whose help shows defaults that are texts as they stand; Typer puts them in parentheses."""
-
-    def __init__(self, *arguments: Any, params: list[Any] | None = None, **settings: Any) -> None:
-        for param in params or []:
-            shown = getattr(param, "show_default", None)
-            if isinstance(shown, str):
-                param._get_default_string = lambda *, _shown=shown, **_: _shown
-        super().__init__(*arguments, params=params, **settings)
 
 
 def option_of(name: str, *flags: str) -> Any:
@@ -50,3 +40,18 @@ def settings_without_option(command: Callable[..., None]) -> str:
     """The names of the settings that a command has no option for."""
     own = inspect.signature(command).parameters
     return ", ".join(name for name in SETTINGS if name not in own)
+
+
+def parsed_setting(text: str) -> tuple[str, Any]:
+    """Name and value of --set NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
+    try:
+        parsed = yaml.safe_load(value)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(f"--set {name} must have a YAML value, got {value!r:.80}; say --set 'views={{}}'.") from error
+    if isinstance(parsed, str):
+        with suppress(ValueError):
+            parsed = float(parsed)  # YAML 1.1 takes 1e-4 for text
+    return name.strip().replace("-", "_"), parsed

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 
-from flatclr.cli.options import OUTPUT, SETTINGS, option_of, settings_without_option
+from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
 from flatclr.report.page import write_report
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
@@ -47,11 +45,13 @@ def train_command(
     ] = False,
     data: Annotated[str | None, option_of("data")] = None,
     data_dir: Annotated[str | None, option_of("data_dir")] = None,
+    labels: Annotated[str | None, option_of("labels")] = None,
     image_size: Annotated[int | None, option_of("image_size")] = None,
     max_bad_images: Annotated[float | None, option_of("max_bad_images")] = None,
     views_per_image: Annotated[int | None, option_of("views_per_image", "--views-per-image", "--views")] = None,
     view_size: Annotated[int | None, option_of("view_size")] = None,
     encoder: Annotated[str | None, option_of("encoder")] = None,
+    init: Annotated[str | None, option_of("init")] = None,
     objective: Annotated[str | None, option_of("objective")] = None,
     ess_target: Annotated[
         str | None,
@@ -64,7 +64,14 @@ def train_command(
     temperature: Annotated[float | None, option_of("temperature")] = None,
     batch_size: Annotated[int | None, option_of("batch_size")] = None,
     micro_batch: Annotated[int | None, option_of("micro_batch")] = None,
-    epochs: Annotated[float | None, option_of("epochs")] = None,
+    epochs: Annotated[
+        str | None,
+        Option(
+            help="How many passes over the data; with --resume, +5 makes the run 5 longer.",
+            rich_help_panel="Optimisation",
+            show_default=f"{SETTINGS['epochs'].default:g}",
+        ),
+    ] = None,
     steps: Annotated[int | None, option_of("steps")] = None,
     optimizer: Annotated[str | None, option_of("optimizer")] = None,
     learning_rate: Annotated[float | None, option_of("learning_rate")] = None,
@@ -83,6 +90,10 @@ def train_command(
         bool,
         Option("--json", help="Print one JSON line per event instead of the display.", rich_help_panel=OUTPUT),
     ] = False,
+    quiet: Annotated[
+        bool,
+        Option("--quiet", "-q", help="Print only where the encoder and the report are.", rich_help_panel=OUTPUT),
+    ] = False,
     setting: Annotated[
         list[str] | None,
         Option(
@@ -100,7 +111,7 @@ def train_command(
     run writes a checkpoint and ends with exit code 75: it can go on.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for name in ("recipe", "resume", "auto_resume", "setting", "as_json"):
+    for name in ("recipe", "resume", "auto_resume", "setting", "as_json", "quiet"):
         given.pop(name, None)
     if recipe == "list":
         for name, make in RECIPES.items():
@@ -108,11 +119,18 @@ def train_command(
         return
     if ess_target is not None:
         given["ess_target"] = _targets(ess_target)
-    given |= dict(_parsed(text) for text in setting or [])
+    given |= dict(parsed_setting(text) for text in setting or [])
     for one, other in (("temperature", "ess_target"), ("steps", "epochs")):
         if given.get(one) is not None and given.get(other) is not None:
             flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
             raise ValueError(f"only one of {' and '.join(flags)} must be given, got both; leave one out.")
+    longer = None if epochs is None or not epochs.startswith("+") else _number("--epochs", epochs)
+    if longer is not None:
+        given.pop("epochs")
+        if resume is None:
+            raise ValueError(f"--epochs {epochs} must go with --resume, got none; name the run to make longer.")
+    elif epochs is not None:
+        given["epochs"] = _number("--epochs", epochs)
     if resume == "":
         raise ValueError("--resume must name a run directory, got ''; pass one, or leave it out.")
     allowed = given.pop("max_bad_images", None) if resume is not None else None
@@ -120,7 +138,7 @@ def train_command(
         raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
 
-    from flatclr.cli.display import JsonLines, LiveDisplay
+    from flatclr.training.display import Display, JsonLines
 
     stop = StopRequest()
     rank = 0
@@ -128,7 +146,7 @@ def train_command(
         with (
             stop.on_signals(),
             process_group() as ranks,
-            JsonLines() if as_json else LiveDisplay(quiet=ranks.rank != 0) as display,
+            JsonLines() if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
         ):
             rank = ranks.rank
             result = train(
@@ -136,6 +154,8 @@ def train_command(
                 resume=resume,
                 auto_resume=auto_resume,
                 max_bad_images=allowed,
+                extend_epochs=longer,
+                progress=False,
                 on_event=[display],
                 stop=stop,
             )
@@ -156,6 +176,13 @@ def _recipe(name: str | None) -> TrainConfig:
     return RECIPES[name]()
 
 
+def _number(flag: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{flag} must be a number, got {text!r}; say 10, or +5 with --resume.") from None
+
+
 def _targets(text: str) -> float | list[list[float]]:
     try:
         if ":" not in text:
@@ -165,17 +192,3 @@ def _targets(text: str) -> float | list[list[float]]:
         raise ValueError(
             f"--ess-target must be a number or EPOCH:TARGET,EPOCH:TARGET, got {text!r}; say 0.25 or 0:0.5,20:0.2."
         ) from None
-
-
-def _parsed(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
-    try:
-        parsed = yaml.safe_load(value)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that does not exist is a ValueError
-        raise ValueError(f"--set {name} must have a YAML value, got {value!r:.80}; say --set 'views={{}}'.") from error
-    if isinstance(parsed, str):
-        with suppress(ValueError):
-            parsed = float(parsed)  # YAML 1.1 takes 1e-4 for text
-    return name.strip().replace("-", "_"), parsed

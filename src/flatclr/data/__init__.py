@@ -14,13 +14,15 @@ torch.Size([4, 1, 28, 28])
 """
 
 from flatclr.data.loading import BatchPlan, Loader, seeded_generator
-from flatclr.data.opening import DATASETS, fashion_mnist_small, open_dataset, token_ids
+from flatclr.data.opening import DATASETS, dataset_from, fashion_mnist_small, open_dataset, token_ids
 from flatclr.data.progress import Progress
 from flatclr.data.sources import (
     Dataset,
     FileImages,
     ImageSource,
+    ItemImages,
     PairedArrays,
+    ReadyViews,
     ResidentImages,
     SkippedImagesWarning,
 )
@@ -43,15 +45,18 @@ __all__ = [
     "Dataset",
     "FileImages",
     "ImageSource",
+    "ItemImages",
     "Loader",
     "PairedArrays",
     "Progress",
+    "ReadyViews",
     "ResidentImages",
     "SkippedImagesWarning",
     "ViewConfig",
     "ViewParameters",
     "apply_views",
     "crops_and_flips",
+    "dataset_from",
     "draw_views",
     "fashion_mnist_small",
     "gathered_views",

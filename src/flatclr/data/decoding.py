@@ -79,7 +79,7 @@ def decode(file: Openable, out_CSS: Pixels) -> str | None:
         with file.open() as stream, Image.open(stream) as image:
             image.draft(mode, (size, size))  # lets JPEG decode at a fraction of its size
             ImageOps.exif_transpose(image, in_place=True)
-            flat = _on_white(_eight_bit(image)).convert(mode)
+            flat = on_white(eight_bit(image)).convert(mode)
             side = min(flat.size)
             left, top = (flat.width - side) // 2, (flat.height - side) // 2
             square = flat.crop((left, top, left + side, top + side))
@@ -101,7 +101,7 @@ def reason_of(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
+def eight_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would clip at 255
     if image.mode == "I" and image.format in SIXTEEN_BITS_AS_I:
@@ -116,7 +116,7 @@ def has_alpha(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def on_white(image: Image.Image) -> Image.Image:
     """What a person sees of it: colours under transparent pixels are whatever a program left there."""
     if not has_alpha(image):
         return image

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-
 import torch
 
 from flatclr.data.loading import seeded_generator
 from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.extras import needed
 
 DIGITS = "digits"
 
 
 def digits(image_size: int | None = None) -> Dataset:
     """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, a third of each class for testing."""
-    try:
-        load_digits = importlib.import_module("sklearn.datasets").load_digits
-    except ImportError as error:
-        raise ImportError(
-            'the digits need scikit-learn, got no such package; pip install "flatclr[digits]", or name other data.'
-        ) from error
-    bunch = load_digits()
+    bunch = needed("sklearn.datasets", by="data of handwritten digits", otherwise=", or name other data").load_digits()
     images = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     order = torch.randperm(len(labels), generator=seeded_generator(0, DIGITS))

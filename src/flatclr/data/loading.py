@@ -156,7 +156,8 @@ class Loader:
     def batches(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
         """The samples of each index, on the device, in the order asked for."""
         if self.resident is None:
-            for parts in self._read_ahead(indices):
+            stream = getattr(self.source, "stream", None)  # a source with workers of its own
+            for parts in self._read_ahead(indices) if stream is None else stream(indices):
                 yield tuple(part.to(self.device, non_blocking=True) for part in parts)
             return
         for index in indices:

@@ -13,11 +13,13 @@ import torch
 from flatclr.checks import checked_device
 from flatclr.data.digits import DIGITS, digits
 from flatclr.data.opening import open_dataset
+from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset
 from flatclr.evaluation.bench import Bench
 from flatclr.evaluation.features import FeatureCache, compute_features, weights_digest
 from flatclr.evaluation.layers import find_layers
 from flatclr.evaluation.opening import head_of, is_by_name, open_named, open_subject
+from flatclr.evaluation.pairs import evaluate_pairs, is_paired
 from flatclr.evaluation.protocols import PROTOCOLS, Measured, unfit
 from flatclr.evaluation.request import Data, EvaluationRequest, taking
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row, set_aside, write_results
@@ -30,13 +32,15 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
     """How good an encoder is, with 95 % intervals, beside the same architecture with random weights.
 
     Args:
-        run_or_encoder: a run directory; an encoder's folder or file; "timm:NAME", "torchvision:NAME"; a state-dict file
-            with `architecture`; any `nn.Module`; any callable from images [N, C, S, S] to features [N, d]. A module is
-            left as it is, bit for bit; so are modules that a callable refers to by closure, global name, `self`,
-            attribute or `functools.partial`. What else a callable changes is its own affair.
+        run_or_encoder: a run directory, of a run that goes on or was stopped with its newest checkpoint; an encoder's
+            folder or file; "timm:NAME", "torchvision:NAME"; a state-dict file with `architecture`; any `nn.Module`; any
+            callable from images [N, C, S, S] to features [N, d]. A module is left as it is, bit for bit; so are modules
+            that a callable refers to by closure, global name, `self`, attribute or `functools.partial`. What else a
+            callable changes is its own affair.
         data: what `flatclr train --data` takes, or a `Dataset`; None: what the run was trained on, else the embedded
             images, unless the encoder's description names other data.
-        protocol: one of `PROTOCOLS`, several, or "all" (those that do not fit the data are listed in `skipped`).
+        protocol: one of `PROTOCOLS`, several, "auto" or "all". Both run those that fit the data, and list the others in
+            `skipped`; "auto" has transfer only with `transfer_data`. A run on pairs has retrieval and mi.
         layer: probe this submodule instead of the output; "all": every top-level part in turn. Layers of a run are
             those of its whole network, "encoder.NAME" and "head.NAME", as long as it has a checkpoint.
         transfer_data: of the protocol transfer; scikit-learn's digits unless given.
@@ -69,6 +73,8 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
     >>> found["knn"].best.value
     1.0
     """
+    if is_paired(request.run_or_encoder):
+        return evaluate_pairs(request)
     device = checked_device(request.device)
     subject, data = _opened(request)
     with subject.on(device):
@@ -119,6 +125,7 @@ def _data_of(subject: Subject, request: EvaluationRequest) -> Dataset:
         subject.data if request.data is None else request.data,
         request.data_dir or subject.data_dir,
         request.image_size or subject.image_size,
+        subject.labels if request.data is None else None,
     )
     if request.data is None and subject.trained_on not in (None, dataset.name):
         raise ValueError(
@@ -128,10 +135,14 @@ def _data_of(subject: Subject, request: EvaluationRequest) -> Dataset:
     return dataset
 
 
-def _open_data(data: Data | None, data_dir: str | Path | None, image_size: int | None = None) -> Dataset:
+def _open_data(
+    data: Data | None, data_dir: str | Path | None, image_size: int | None = None, labels: str | None = None
+) -> Dataset:
     if isinstance(data, Dataset):
         return data
-    return digits(image_size) if data == DIGITS else open_dataset(data, data_dir=data_dir, image_size=image_size)
+    if data == DIGITS:
+        return digits(image_size)
+    return open_dataset(data, data_dir=data_dir, image_size=image_size, labels=labels or "auto")
 
 
 def _require_fit(subject: Subject, data: Splits) -> None:
@@ -223,12 +234,19 @@ def _rows(name: str, benches: Mapping[str, Bench]) -> Iterator[Row]:
     protocol = PROTOCOLS[name]
     for weights, bench in benches.items():
         for layer in bench.layers[:1] if protocol.trains else bench.layers:
-            looking = replace(bench, layer=layer)
+            looking = replace(bench, layer=layer, progress=_naming(bench.progress, f"{name}, {weights} weights"))
             data = looking.elsewhere().data if protocol.elsewhere else looking.data
             started = time.monotonic()
             for measured in protocol.run(looking):
                 yield _row(name, weights, looking, data, measured, seconds=time.monotonic() - started)
                 started = time.monotonic()
+
+
+def _naming(progress: Progress | None, protocol: str) -> Progress | None:
+    """Progress that says which protocol it is of."""
+    if progress is None:
+        return None
+    return lambda what, done, total: progress(f"{protocol}: {what}", done, total)
 
 
 def _row(name: str, weights: str, bench: Bench, data: Splits, measured: Measured, *, seconds: float) -> Row:

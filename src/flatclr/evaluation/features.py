@@ -21,6 +21,7 @@ from flatclr.files import replace_files
 
 FEATURES_VERSION = 2  # of how they are computed; part of the key
 IMAGES_AT_ONCE = 512
+PIXELS_AT_ONCE = IMAGES_AT_ONCE * 32 * 32
 OUTPUT = "output"
 Prepare = Callable[[Tensor], Tensor]  # uint8 images -> what the encoder takes
 
@@ -119,8 +120,7 @@ def compute_features(
     index = torch.arange(len(source)) if index is None else index
     kept: dict[str, list[Tensor]] = {name: [] for name in layers}
     with frozen(module), watched(module, layers) as seen:
-        for start in range(0, len(index), IMAGES_AT_ONCE):
-            part = index[start : start + IMAGES_AT_ONCE]
+        for part, start in _parts(index, images_at_once(source.image_size, device)):
             images = prepare(source.batch(part).to(device))
             seen.clear()
             seen[OUTPUT] = forward(module, images, source.name)
@@ -136,6 +136,15 @@ def compute_features(
         if problem is not None:
             raise ValueError(problem)
     return features
+
+
+def images_at_once(size: int, device: torch.device) -> int:
+    """On a CPU so few large ones that not many seconds pass until the next."""
+    return IMAGES_AT_ONCE if device.type != "cpu" else max(8, min(IMAGES_AT_ONCE, PIXELS_AT_ONCE // size**2))
+
+
+def _parts(index: Tensor, at_once: int) -> Iterator[tuple[Tensor, int]]:
+    return ((index[start : start + at_once], start) for start in range(0, len(index), at_once))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from flatclr.data.named import Progress
 from flatclr.data.sources import ImageSource
 from flatclr.data.views import crops_and_flips
 from flatclr.evaluation.features import OUTPUT, compute_features
-from flatclr.evaluation.linear import LinearClassifier, fit_linear
+from flatclr.evaluation.linear import LinearClassifier, Scaling, fit_linear
 from flatclr.evaluation.subjects import Subject, view_of
 from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
 
@@ -55,6 +55,12 @@ class Classifier(nn.Module):
             self.linear.weight.copy_(probe.weights_DC[:-1].T)
             self.linear.bias.copy_(probe.weights_DC[-1])
 
+    @classmethod
+    def of(cls, encoder: nn.Module, weight_Cd: Tensor, bias_C: Tensor, scaling: Scaling) -> Classifier:
+        """From the parts of one."""
+        weights_DC = torch.cat([weight_Cd.T, bias_C[None]])
+        return cls(encoder, LinearClassifier(weights_DC, scaling, l2=0.0, iterations=0, converged=True))
+
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.linear(self.scaling.scaled(self.encoder(images)))
         return logits
@@ -74,7 +80,36 @@ def finetune(
     progress: Progress | None = None,
     what: str = "fine-tuning",
 ) -> Tensor:
-    """Logits [N, classes] of the test images after training a copy on `chosen` images of `source`, crops and flips.
+    """Logits [N, classes] of the test images after `trained_classifier`."""
+    network = trained_classifier(
+        subject,
+        source,
+        labels,
+        classes=classes,
+        chosen=chosen,
+        recipe=recipe,
+        device=device,
+        seed=seed,
+        progress=progress,
+        what=what,
+    )
+    return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
+
+
+def trained_classifier(
+    subject: Subject,
+    source: ImageSource,
+    labels: Tensor,
+    *,
+    classes: int,
+    chosen: Tensor | None = None,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int = 0,
+    progress: Progress | None = None,
+    what: str = "fine-tuning",
+) -> Classifier:
+    """A copy of the encoder with a linear layer, trained on `chosen` images of `source`, by crops and flips.
 
     The caller's random state stays as it was; dropout and the like draw from `seed`.
     """
@@ -88,7 +123,7 @@ def finetune(
                 torch.cuda.manual_seed(seed)
         network = task.start(classes)
         task.train(network, telling)
-    return compute_features(network, test, subject.plain(), device=device)[OUTPUT]
+    return network
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from flatclr.evaluation.subjects import Subject
 from flatclr.models.encoders import PACKAGES, Encoder, EncoderSpec, build_encoder
 from flatclr.models.network import Network, Normalisation, TwoTowers, normalisation_of, unwrapped
 from flatclr.models.saving import FOLDER_WEIGHTS, load_encoder
-from flatclr.models.trained import load_head
+from flatclr.models.trained import load_checkpointed_encoder, load_head, unfinished
 from flatclr.models.weights import encoder_from_weights
 from flatclr.runs import CONFIG, SIDES, RunDirectory
 
@@ -49,7 +49,7 @@ def head_of(subject: Any) -> nn.Module | None:
     if isinstance(subject, nn.Module):
         network = unwrapped(subject)
         return network.head if isinstance(network, Network) else None
-    is_run = isinstance(subject, str | Path) and finished_run(Path(subject)) is not None
+    is_run = isinstance(subject, str | Path) and (Path(subject) / CONFIG).is_file()
     return load_head(subject) if is_run else None
 
 
@@ -158,17 +158,25 @@ def _from_path(path: Path, into: nn.Module | None) -> Subject:
             f"encoder must be a run directory, a folder, a file, 'timm:NAME' or 'torchvision:NAME', got {path}, "
             "which does not exist; check the path."
         )
-    run = finished_run(path)
-    loaded = load_encoder(path, into=into)
+    run, loaded = _opened_run(path, into)
     opened = replace(_from_module(loaded), name=str(path))
     if run is not None:
         opened = _with_settings(opened, run)
+        if (step := getattr(loaded, "step", None)) is not None:
+            opened = replace(opened, name=f"{run.path.name} at step {step}")
     if opened.image_size == 1:
         raise ValueError(
             f"an encoder must take images, got {path} for rows of {opened.channels} numbers; use flatclr mi for pairs."
         )
     description: Mapping[str, Any] = getattr(loaded, "description", None) or {}
     return replace(opened, trained_on=description.get("data"))
+
+
+def _opened_run(path: Path, into: nn.Module | None) -> tuple[RunDirectory | None, nn.Module]:
+    """The run there, if it is one, and its encoder: of the newest checkpoint where the run is not at its end."""
+    if (path / CONFIG).is_file() and unfinished(path):
+        return RunDirectory.open(path), load_checkpointed_encoder(path, into=into)
+    return finished_run(path), load_encoder(path, into=into)
 
 
 def _with_settings(subject: Subject, run: RunDirectory) -> Subject:
@@ -179,6 +187,7 @@ def _with_settings(subject: Subject, run: RunDirectory) -> Subject:
         views=settings.get("views"),
         data=settings.get("data"),
         data_dir=settings.get("data_dir"),
+        labels=settings.get("labels"),
         beta=_last_beta(run),
     )
 

@@ -20,6 +20,7 @@ from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import Row
 from flatclr.models.network import Normalisation
 
+ALLOWED = "auto"  # the protocols that the data allows; on other data only where that is named
 Data = str | Path | Dataset
 OnRow = Callable[[Row], None]
 P = ParamSpec("P")
@@ -55,7 +56,7 @@ class EvaluationRequest:
 
     def __post_init__(self) -> None:
         for name in self._named_protocols():
-            require_one_of("protocol", name, [*PROTOCOLS, "all"])
+            require_one_of("protocol", name, [*PROTOCOLS, ALLOWED, "all"])
         if not self.protocols:
             raise ValueError("protocol must name at least one, got none; pass 'knn'.")
         require_count("draws", self.draws, advice="5 is the default.")
@@ -69,7 +70,16 @@ class EvaluationRequest:
     def protocols(self) -> list[str]:
         """Names of the protocols, each once, in the order asked for."""
         names = self._named_protocols()
-        return list(PROTOCOLS) if "all" in names else names
+        if "all" in names:
+            return list(PROTOCOLS)
+        if self.is_explicit:
+            return names
+        return [name for name in PROTOCOLS if not PROTOCOLS[name].elsewhere or self.transfer_data is not None]
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether protocols are named, not left to the data."""
+        return ALLOWED not in self._named_protocols()
 
     @property
     def probing(self) -> bool:

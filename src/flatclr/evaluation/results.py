@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatclr.evaluation.intervals import Score
 from flatclr.files import replace_files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = "flatclr-evaluation"
 RESULTS = "results.json"
@@ -126,6 +130,23 @@ class Evaluation:
         """
         wanted = (*row.key[:-1], RANDOM)
         return next((other for other in self.rows if other.key == wanted), None)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each score: protocol, variant, data, layer, weights, score, value, low and high."""
+        import pandas as pd
+
+        names = ("protocol", "variant", "data", "layer", "weights")
+        rows = (
+            {name: getattr(row, name) for name in names} | {"score": score} | asdict(value)
+            for row in self.rows
+            for score, value in row.scores.items()
+        )
+        return pd.DataFrame(rows, columns=[*names, "score", "value", "low", "high"])
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format, border=0)
+        left_out = "".join(f"<p>left out {name}: {html.escape(reason)}</p>" for name, reason in self.skipped)
+        return f"<p>{html.escape(self.encoder)}, with 95 % intervals</p>{table}{left_out}"
 
     def to_dict(self) -> dict[str, Any]:
         """As results.json holds it."""

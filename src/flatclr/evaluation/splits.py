@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flatclr.data.arrays import image_tensor
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.data.sources import Dataset, ImageSource, PairedArrays, ReadyViews
 from flatclr.data.views import LUMA
 
 
@@ -29,6 +29,8 @@ class Splits:
         """Of the labelled part of the training images, where only a part has labels."""
         if isinstance(dataset.train, PairedArrays) or isinstance(dataset.test, PairedArrays):
             raise ValueError(f"the data must be images, got paired arrays ({dataset.name}); pass images.")
+        if isinstance(dataset.train, ReadyViews) or isinstance(dataset.test, ReadyViews):
+            raise ValueError(f"the data must be images, got views made of them ({dataset.name}); pass images.")
         return cls(dataset.name, dataset.labelled or dataset.train, dataset.test)
 
     @property

@@ -28,6 +28,7 @@ class Subject:
     beta: float | None = None  # inverse temperature it was trained with, where it was fixed
     data: str | None = None  # what it was trained on
     data_dir: str | None = None  # where its training looked for named data
+    labels: str | None = None  # whether sub-folders of its data are classes
     trained_on: str | None = None  # the name of the data in its description
     report: str = ""  # how weights from elsewhere fitted
     architecture: Any = None  # None: too little is known of it to keep its features on disk

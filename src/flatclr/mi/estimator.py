@@ -59,7 +59,6 @@ def estimate(
 
     Reference: of each method, in docs/mutual-information.md; of the limits, McAllester & Stratos 2020.
     """
-    _require_scipy()
     require_one_of("method", method, METHODS)
     asked = REGISTRY[method]
     options = _checked_options(asked, critic=critic, folds=folds, k=k, seed=seed, settings=settings)
@@ -109,13 +108,6 @@ def _conditional(asked: Method, x: Array, y: Array, z: Array, options: MethodOpt
         warnings=tuple(dict.fromkeys((*both.warnings, *alone.warnings))),
         reason=f"I(x; [y, z]) = {both.nats:.3f} less I(x; z) = {alone.nats:.3f}, by {both.method}: {whole.reason}",
     )
-
-
-def _require_scipy() -> None:
-    try:
-        import scipy  # noqa: F401
-    except ImportError as error:
-        raise ImportError('flatclr.mi needs scipy, got no such module; pip install "flatclr[mi]".') from error
 
 
 def _run(

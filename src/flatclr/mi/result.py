@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatclr.mi.limits import Limits
 from flatclr.mi.outcome import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,33 @@ class MIEstimate:
             reason=outcome.reason,
             limits=limits,
         )
+
+    def sentence(self, x: str = "x", y: str = "y", given: str = "") -> str:
+        """The number with its 95 % interval and what it is, in one sentence.
+
+        Args:
+            x, y, given: what the variables are called.
+
+        Returns:
+            Say "I(age; bmi) = 0.114 +- 0.016 nats (95 %), a lower bound".
+        """
+        what = f"I({x}; {y} | {given})" if given else f"I({x}; {y})"
+        kind = {"lower": ", a lower bound", "upper": ", an upper bound"}.get(self.kind, "")
+        if not math.isfinite(self.standard_error):
+            return f"{what} = {self.nats:.3f} nats{kind}"
+        return f"{what} = {self.nats:.3f} +- {NORMAL * self.standard_error:.3f} nats (95 %){kind}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: the number, its error, its ceiling, what kind of bound it is and the method."""
+        import pandas as pd
+
+        names = ("nats", "standard_error", "ceiling_nats", "kind", "method", "reason")
+        return pd.DataFrame([{name: getattr(self, name) for name in names}])
+
+    def _repr_html_(self) -> str:
+        warned = "".join(f"<p>warning: {html.escape(warning)}</p>" for warning in self.warnings)
+        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format, border=0)
+        return f"<p>{html.escape(self.sentence())}</p>{table}{warned}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts for JSON, which knows no infinity: None stands for it."""

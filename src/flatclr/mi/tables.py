@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -12,6 +13,7 @@ import numpy as np
 
 from flatclr.data.arrays import require_honest_arrays
 from flatclr.data.decoding import reason_of
+from flatclr.extras import needed
 from flatclr.mi.arrays import Array
 from flatclr.mi.inputs import as_rows
 
@@ -21,11 +23,105 @@ _NUMPY_ERRORS = (
 )
 
 
-def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    """The variables named in `columns` ({"x": ["a", "b"], "y": ["c"]}) from a CSV, Parquet, npy or npz file.
+MOST_LEVELS = 50  # of a text column that is encoded
 
-    Without columns, an npz file must hold arrays x and y (and perhaps given).
+
+@dataclass(frozen=True)
+class Variables:
+    """What a file holds.
+
+    Args:
+        values: rows [N, d] of x, y and perhaps given.
+        names: what each is called.
+        notes: what was done to the columns, a sentence each.
     """
+
+    values: dict[str, Array]
+    names: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def read_table(source: str | Path, columns: Mapping[str, Sequence[str]], *, drop_missing: bool = False) -> Variables:
+    """The variables of a CSV, Parquet, npy or npz file, or of two files `x.npy,y.npy`; text is encoded.
+
+    Args:
+        source: a file, or two .npy files with a comma between.
+        columns: of each variable, {"x": ["a", "b"], "y": ["c"]}.
+        drop_missing: whether rows with a missing value in a column that is used are left out.
+    """
+    paths = [Path(part.strip()) for part in str(source).split(",")]
+    if len(paths) == 2 and not Path(source).exists() and all(path.suffix == ".npy" for path in paths):
+        return _two_files(paths[0], paths[1], columns, drop_missing)
+    path = Path(source)
+    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
+        if drop_missing:
+            raise ValueError(f"--drop-missing must go with a table, got {path.name}; drop the rows of arrays first.")
+        return _named(_from_arrays(path, columns), columns)
+    frame = _rows_of(path)
+    named = {n: _positions(c, [str(k) for k in frame.columns], path) for n, c in _required(columns, path).items()}
+    notes = []
+    used = sorted({position for positions in named.values() for position in positions})
+    missing = frame.iloc[:, used].isna().any(axis=1)
+    if missing.any():
+        if not drop_missing:
+            first = str(frame.columns[used[int(frame.iloc[:, used].isna().any().to_numpy().argmax())]])
+            raise ValueError(
+                f"{path.name} must have no missing values in the columns used, got {int(missing.sum())} of "
+                f"{len(frame)} rows with some, as in {first!r}; pass --drop-missing to leave them out."
+            )
+        notes.append(f"{int(missing.sum())} of {len(frame)} rows have missing values and are left out.")
+        frame = frame[~missing.to_numpy()]
+    values = {}
+    for name, positions in named.items():
+        encoded, said = _encoded(frame.iloc[:, positions], path)
+        values[name] = as_rows(name, encoded)
+        notes += said
+    return replace(_named(values, columns), notes=tuple(dict.fromkeys(notes)))
+
+
+def _named(values: dict[str, Array], columns: Mapping[str, Sequence[str]]) -> Variables:
+    return Variables(values, {name: ", ".join(columns.get(name) or [name]) for name in values})
+
+
+def _two_files(x: Path, y: Path, columns: Mapping[str, Sequence[str]], drop_missing: bool) -> Variables:
+    for name, given in (("--x", columns.get("x")), ("--y", columns.get("y")), ("--given", columns.get("given"))):
+        if given:
+            raise ValueError(f"{name} must be left out for two files, got {', '.join(given)}; they are x and y.")
+    if drop_missing:
+        raise ValueError("--drop-missing must go with a table, got two files of arrays; drop their rows first.")
+    for path in (x, y):
+        if not path.is_file():
+            raise FileNotFoundError(f"the data file must exist, got {path}; check the path.")
+    return Variables({n: as_rows(p.name, _load(p)) for n, p in (("x", x), ("y", y))}, {"x": x.stem, "y": y.stem})
+
+
+def _encoded(frame: Any, path: Path) -> tuple[Any, list[str]]:
+    """Text, categories and truth values as columns of 0 and 1, and what was done."""
+    import pandas as pd
+
+    columns, notes = [], []
+    for place, dtype in enumerate(frame.dtypes):
+        column = frame.iloc[:, place]
+        if getattr(dtype, "kind", "O") in "fiubMmc" and str(dtype) != "category":
+            columns.append(column.rename(str(place)))
+            continue
+        text = column.astype(str)
+        levels = sorted(text.unique())
+        if len(levels) > min(MOST_LEVELS, len(text) // 5):
+            raise ValueError(
+                f"{path.name} must have few values in a text column, got {len(levels)} in {len(text)} rows of "
+                f"{column.name!r}; leave out what only names a row, or put values together."
+            )
+        shown = levels[1:] if len(levels) == 2 else levels
+        columns += [(text == level).astype(float).rename(f"{place} {level}") for level in shown]
+        what = f"{len(shown)} columns" if len(shown) > 1 else "a column"
+        listed = ", ".join(levels[:6]) + (", ..." if len(levels) > 6 else "")
+        notes.append(f"{column.name} is text with {len(levels)} values ({listed}), encoded as {what} of 0 and 1.")
+    return pd.concat(columns, axis=1), notes
+
+
+def _from_arrays(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
+    """Columns of an .npy file, or arrays of an .npz file: x and y unless others are named."""
     if not path.is_file():
         raise FileNotFoundError(f"the data file must exist, got {path}; check the path.")
     match path.suffix.lower():
@@ -35,23 +131,24 @@ def read_variables(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str
             matrix = as_rows(path.name, _load(path))
             names = [str(i) for i in range(matrix.shape[1])]
             return {n: matrix[:, _positions(c, names, path)] for n, c in _required(columns, path).items()}
-        case ".csv" | ".parquet" | ".pq":
-            frame = _read_frame(path)
-            if len(frame) == 0:
-                raise ValueError(f"{path.name} must have rows below its header, got none; check how it was written.")
-            names = [str(c) for c in frame.columns]
-            return {
-                n: as_rows(n, frame.iloc[:, _positions(c, names, path)]) for n, c in _required(columns, path).items()
-            }
     raise ValueError(f"the data file must be .csv, .parquet, .npy or .npz, got {path.name}; convert it first.")
 
 
+def _rows_of(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"the data file must exist, got {path}; check the path.")
+    frame = _read_frame(path)
+    if len(frame) == 0:
+        raise ValueError(f"{path.name} must have rows below its header, got none; check how it was written.")
+    return frame
+
+
 def _read_frame(path: Path) -> Any:
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError(f'{path.name} needs pandas, got no such module; pip install "flatclr[mi]".') from error
+    import pandas as pd
+
     kind = path.suffix.lower().lstrip(".")
+    if kind != "csv":
+        needed("pyarrow", by=path.name)
     try:
         return pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
     except (ValueError, OSError, NotImplementedError) as error:
@@ -67,6 +164,8 @@ def _load(path: Path) -> Any:
     except _NUMPY_ERRORS as error:
         raise _not_numpys(path, error) from error
     if isinstance(found, np.ndarray) != (path.suffix.lower() == ".npy"):
+        if not isinstance(found, np.ndarray):
+            found.close()
         raise ValueError(f"{path.name} must hold what its name says, got the other of .npy and .npz; rename it.")
     return found
 

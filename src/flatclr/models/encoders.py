@@ -8,7 +8,6 @@ layer's output.
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import math
 from collections import OrderedDict
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_one_of
+from flatclr.extras import needed
 from flatclr.models.network import Normalisation
 
 STEMS = ("auto", "cifar", "imagenet")
@@ -415,13 +415,7 @@ PACKAGES: dict[str, tuple[str, Callable[[ModuleType, str, int, int, dict[str, An
 
 def _adapt(package: str, name: str, channels: int, image_size: int, options: dict[str, Any]) -> AdaptedEncoder:
     module_name, create = PACKAGES[package]
-    try:
-        module = importlib.import_module(module_name)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
-        raise ImportError(
-            f"encoder '{package}:{name}' needs {package}, which cannot be imported ({_first_line(error)}); "
-            f"pip install {package}, or pick one of {', '.join(ENCODERS)}."
-        ) from error
+    module = needed(module_name, by=f"encoder '{package}:{name}'", otherwise=f", or pick one of {', '.join(ENCODERS)}")
     encoder = AdaptedEncoder(create(module, name, channels, image_size, dict(options)), channels)
     try:
         with torch.no_grad():  # what a package calls a model's width is not always what comes out

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib
 import json
 import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from flatclr.extras import needed
 from flatclr.files import replace_files
 from flatclr.models.encoders import EncoderSpec
 from flatclr.models.network import NormalisedEncoder, normalisation_of, unwrapped
@@ -52,9 +51,9 @@ def export_onnx(
     require_file_target(path)
     encoder = unwrapped(encoder)
     channels, image_size = _shape(encoder, channels, image_size)
-    onnxruntime = _needed("onnxruntime")
-    _needed("onnx")
-    _needed("onnxscript")
+    onnxruntime = needed("onnxruntime", by="ONNX export")
+    needed("onnx", by="ONNX export")
+    needed("onnxscript", by="ONNX export")
     module = NormalisedEncoder(copy.deepcopy(encoder)).cpu().float().eval()
     generator = torch.Generator().manual_seed(0)
     batches = [torch.rand(n, channels, image_size, image_size, generator=generator) for n in ONNX_CHECK_BATCHES]
@@ -214,15 +213,6 @@ def _shape(encoder: nn.Module, channels: int | None, image_size: int | None) -> 
             "only encoders built by name know theirs."
         )
     return channels, image_size
-
-
-def _needed(package: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f'ONNX export needs {package}, got no such package; pip install "flatclr[export]".'
-        ) from error
 
 
 def _traced(module: nn.Module, images: Tensor) -> bytes:

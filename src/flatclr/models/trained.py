@@ -9,18 +9,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flatclr.checkpoint import has_checkpoints, load_checkpoint
-from flatclr.files import UncheckedWarning
+from flatclr.checkpoint import has_checkpoints, load_checkpoint, steps_in
+from flatclr.files import UncheckedWarning, parse_json
+from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import head_from_state
-from flatclr.models.network import Network, TwoTowers
+from flatclr.models.network import Network, Normalisation, TwoTowers
 from flatclr.models.saving import load_encoder
-from flatclr.runs import SIDES, RunDirectory
+from flatclr.runs import CHECKPOINTS, CONFIG, SIDES, RunDirectory
 
 TOWERS = ("tower_x.", "tower_y.")  # what the names of each side begin with in a checkpoint
 
 
 def load_network(run: str | Path, *, into: nn.Module | None = None, step: int | None = None) -> Network | TwoTowers:
-    """Encoder and projection head of a finished run, with the weights of its last checkpoint, or of another.
+    """Encoder and projection head of a run, with the weights of its last checkpoint, or of another.
 
     The encoder is that of `load_encoder`, with the batch statistics of whole images where the run was told to
     recalibrate them.
@@ -49,7 +50,85 @@ def load_network(run: str | Path, *, into: nn.Module | None = None, step: int | 
     sides = [opened.path / name for name in SIDES]
     if sides[0].is_dir():
         return TwoTowers(*(_tower(side, _part(state, name)) for side, name in zip(sides, TOWERS, strict=True))).eval()
+    if any(name.startswith(TOWERS) for name in state):
+        built = _described(opened)
+        towers = [_network(encoder, _part(state, name)) for encoder, name in zip(built, TOWERS, strict=True)]
+        return TwoTowers(*towers).eval()
+    if unfinished(opened.path):
+        return _network(load_checkpointed_encoder(opened.path, into=into), state)
     return _tower(opened.path, state, into)
+
+
+def unfinished(run: Path) -> bool:
+    """Whether a run has a checkpoint that is newer than its encoder, or no encoder yet."""
+    if (run / SIDES[0]).is_dir():
+        return False
+    newest = max(steps_in(run / CHECKPOINTS), default=None)
+    document = run / "encoder.json"
+    if newest is None or not document.is_file():
+        return newest is not None
+    try:
+        steps = parse_json(document.read_bytes())["description"]["steps"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return isinstance(steps, int) and newest > steps
+
+
+def paired_run(run: Path) -> bool:
+    """Whether a run is on pairs: it has an encoder for each side, or a checkpoint of two towers."""
+    if not (run / CONFIG).is_file():
+        return False
+    if (run / SIDES[0]).is_dir() or (run / "encoder.json").is_file() or not has_checkpoints(run / CHECKPOINTS):
+        return (run / SIDES[0]).is_dir()
+    return any(name.startswith(TOWERS) for name in _network_state(RunDirectory.open(run)))
+
+
+def load_checkpointed_encoder(run: str | Path, *, into: nn.Module | None = None) -> nn.Module:
+    """The encoder of a run on images that goes on or was stopped, from its newest checkpoint.
+
+    Args:
+        run: the run directory.
+        into: a module of the encoder's architecture, where it was not built by name.
+
+    Returns:
+        The encoder in evaluation mode on the CPU, with `.normalisation`, `.description` and the `.step` it is of.
+    """
+    opened = RunDirectory.open(Path(run))
+    loaded = load_checkpoint(opened.checkpoints, identity=opened.identity())
+    (encoder,) = [into] if into is not None else _described(opened)
+    state = _part(loaded.state["train_step"]["network"], "encoder.")
+    encoder.load_state_dict(state)
+    about = loaded.state.get("encoders") or [{}]
+    normalisation = about[0].get("normalisation")
+    given = None if normalisation is None else Normalisation(*(tuple(part) for part in normalisation))
+    for name, value in (
+        ("normalisation", given),
+        ("description", {"data": about[0].get("data"), "steps": loaded.step}),
+        ("step", loaded.step),
+    ):
+        object.__setattr__(encoder, name, value)
+    return encoder.eval()
+
+
+def _described(run: RunDirectory) -> list[nn.Module]:
+    """The encoders as the newest checkpoint describes them, with random weights."""
+    loaded = load_checkpoint(run.checkpoints, identity=run.identity())
+    specs = [about.get("spec") for about in loaded.state.get("encoders") or []]
+    if not specs or None in specs:
+        raise ValueError(
+            f"{run.path} must say how its encoder is built, got a checkpoint that does not; pass into=module, or "
+            f"finish it with flatclr train --resume {run.path}."
+        )
+    with torch.random.fork_rng(devices=()):
+        return [
+            build_encoder(s["name"], channels=s["channels"], image_size=s["image_size"], **s["options"]) for s in specs
+        ]
+
+
+def _network(encoder: nn.Module, state: Mapping[str, Tensor]) -> Network:
+    network = Network(encoder, head_from_state(_part(state, "head.")))
+    network.load_state_dict(state)
+    return network.eval()
 
 
 def load_head(run: str | Path) -> nn.Sequential | None:

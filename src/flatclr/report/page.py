@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,6 +13,8 @@ from flatclr.files import parse_json, replace_files
 from flatclr.plots import inline_svg
 from flatclr.report.figures import PANELS, Panel, Rows, available, draw_panels, number
 from flatclr.runs import ENVIRONMENT, REPORT, RunDirectory
+from flatclr.training.config import describe_settings
+from flatclr.training.settings import BY_DEFAULT
 
 ALARMS = {
     "beta_clamped": "beta was at a clamp: the target cannot be reached within the limits, so move the target or them",
@@ -82,7 +84,7 @@ def report_page(run: RunDirectory) -> str:
 <h2>Figures</h2>
 {f'<div class="figures">{figures}</div>' if figures else "<p>The run has logged nothing yet.</p>"}
 <h2>Settings</h2>
-{_table(config.items())}
+{_table(_settings(config))}
 <h2>Environment</h2>
 {_table(_environment(run).items())}
 </body>
@@ -145,6 +147,13 @@ def _alarms(rows: Rows) -> str:
     return "".join(lines) + f"<p{kind}>Steps skipped because loss or gradient was not finite: {bad:,}.</p>"
 
 
+def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """With what holds where a setting has no value."""
+    meaning = {row.name: row.help.removesuffix(".").partition(BY_DEFAULT)[2] for row in describe_settings()}
+    for name, value in config.items():
+        yield name, meaning.get(name) or "none" if value is None else value
+
+
 def _environment(run: RunDirectory) -> dict[str, Any]:
     path = run.path / ENVIRONMENT
     try:
@@ -160,8 +169,6 @@ def _table(items: Iterable[tuple[str, Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "not set"
     return (
         json.dumps(value) if isinstance(value, Mapping | Sequence | bool) and not isinstance(value, str) else str(value)
     )

@@ -12,9 +12,11 @@ from flatclr.training.events import (
     Evaluated,
     Event,
     Finished,
+    Forecast,
     Listener,
     Logged,
     Measured,
+    Progressed,
     Saved,
     Started,
     Stopped,
@@ -22,18 +24,21 @@ from flatclr.training.events import (
 )
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
+from flatclr.training.result import RunResult
 from flatclr.training.settings import Setting
 from flatclr.training.stopping import StopRequest
-from flatclr.training.trainer import RunResult, train
+from flatclr.training.trainer import train
 
 __all__ = [
     "RECIPES",
     "Evaluated",
     "Event",
     "Finished",
+    "Forecast",
     "Listener",
     "Logged",
     "Measured",
+    "Progressed",
     "RunResult",
     "Saved",
     "Setting",

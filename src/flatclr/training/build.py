@@ -15,25 +15,32 @@ from flatclr.checks import checked_device
 from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.data.progress import Progress
+from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
+from flatclr.evaluation.features import frozen
+from flatclr.models.cost import multiply_adds
 from flatclr.models.momentum import MomentumEncoder
-from flatclr.models.network import Normalisation
+from flatclr.models.network import Normalisation, unwrapped
 from flatclr.models.statistics import mixes_samples
 from flatclr.objectives import Objective
 from flatclr.optim import build_optimizer
 from flatclr.training.build_data import build_views, trainable
 from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
+from flatclr.training.build_start import Start, image_size_of_start, open_start
 from flatclr.training.config import VIEW_SIZES, TrainConfig
-from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.inputs import GivenViews, ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
 from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
-from flatclr.training.validation import ImageValidation, PairValidation, Validation
+from flatclr.training.validation import GivenValidation, ImageValidation, PairValidation, Validation
 from flatclr.training.view_groups import FEWEST_VIEWS, ViewPlan, sized, views_in
+
+FEWEST_EVAL_SAMPLES, MOST_EVAL_SAMPLES = 500, 10_000
+EVALUATION_COST = 3e11  # multiply-adds of an evaluation's images of one kind, of four: a minute at 20 G a second
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,11 @@ class TrainingData:
     """
 
     dataset: Dataset
-    original: ImageSource | PairedArrays
+    original: AnySource
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property
-    def source(self) -> ImageSource | PairedArrays:
+    def source(self) -> AnySource:
         return self.dataset.train
 
     def count_bad_images(self) -> tuple[int, int]:
@@ -85,6 +92,7 @@ class Parts:
         train_step: network, objective and optimizer, and how one step changes them.
         validation: what an evaluation measures.
         schedule: the length of the run and its learning rates.
+        notes: what a person should know, a sentence each.
     """
 
     config: TrainConfig
@@ -95,6 +103,7 @@ class Parts:
     train_step: TrainStep
     validation: Validation
     schedule: Schedule
+    notes: tuple[str, ...] = ()
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -111,32 +120,38 @@ def build(
     data: Dataset | None = None,
     encoder: nn.Module | None = None,
     objective: Objective | None = None,
+    progress: Progress | None = None,
 ) -> Parts:
     """The parts a config describes, with the first weights drawn from its seed.
 
     Args:
         config: what to build.
         data, encoder, objective: of the user's own, instead of those the config names.
+        progress: called with (what, done, total) while data is downloaded and decoded.
 
     Raises:
         ValueError: for settings that do not fit the data, the device, the processes or each other.
     """
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
-    opened = _open_data(config, data)
+    opened = _open_data(config, data, progress)
     loader = _build_loader(config, opened.source, ranks, device)
+    start = None if encoder is not None else open_start(config, opened.source)
     view_plan = _view_plan(config, opened.source)
-    inputs = _build_inputs(config, opened.source, view_plan, ranks, own_encoder=encoder is not None)
-    validation = _build_validation(config, opened.dataset, inputs, device)
+    inputs = _build_inputs(config, opened.source, view_plan, ranks, start, own_encoder=encoder is not None)
     schedule = Schedule.of(config, loader.plan.steps_per_epoch, view_plan)
     torch.manual_seed(config.seed)
     with _refusing_what_is_too_large(config):
-        network, keys = _build_networks(config, opened.source, encoder, ranks, device)
+        network, keys = _build_networks(
+            config, opened.source, encoder if start is None else start.encoder, ranks, device
+        )
+    validation = _build_validation(config, opened.dataset, inputs, network, device)
     own_or_named = _build_objective(config, opened.source, objective, ranks).to(device)
     with _refusing_what_is_too_large(config):
         train_step = _build_step(config, inputs, network, keys, own_or_named, schedule, ranks, device)
     if own_or_named.keeps_samples:
         train_step.samples_of = loader.own_indices
-    parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule)
+    notes = () if start is None or not start.note else (start.note,)
+    parts = Parts(config, ranks, device, opened, loader, train_step, validation, schedule, notes)
     _require_reachable_targets(parts)
     _require_taken_embeddings(parts)
     return parts
@@ -159,17 +174,21 @@ def _refusing_what_is_too_large(config: TrainConfig) -> Iterator[None]:
         ) from None
 
 
-def _open_data(config: TrainConfig, data: Dataset | None) -> TrainingData:
-    opened = data or open_dataset(config.data, data_dir=config.data_dir, image_size=config.image_size)
-    train = trainable(opened.train, config)
-    test = None if opened.test is None else trainable(opened.test, config)
+def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | None) -> TrainingData:
+    opened = data or open_dataset(
+        config.data,
+        data_dir=config.data_dir,
+        image_size=config.image_size or image_size_of_start(config),
+        labels=config.labels,
+        progress=progress,
+    )
+    train = trainable(opened.train, config, progress)
+    test = None if opened.test is None else trainable(opened.test, config, progress)
     skipped = tuple(skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ()))
     return TrainingData(replace(opened, train=train, test=test), opened.train, skipped)
 
 
-def _build_loader(
-    config: TrainConfig, source: ImageSource | PairedArrays, ranks: Ranks, device: torch.device
-) -> Loader:
+def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: torch.device) -> Loader:
     if config.batch_size % ranks.size:
         raise ValueError(
             f"batch_size must be a multiple of the {ranks.size} processes, got {config.batch_size}; "
@@ -180,12 +199,17 @@ def _build_loader(
     return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
 
 
-def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewPlan:
-    if not isinstance(source, PairedArrays):
+def _view_plan(config: TrainConfig, source: AnySource) -> ViewPlan:
+    if not isinstance(source, PairedArrays | ReadyViews):
         return sized(config.view_plan, source.image_size)
+    kind = "paired data, got {}; it has no views" if isinstance(source, PairedArrays) else "your own views, got {}"
     for name in VIEW_SIZES:
         if (given := getattr(config, name)) is not None:
-            raise ValueError(f"{name} must be None for paired data, got {given}; it has no views.")
+            raise ValueError(f"{name} must be None for {kind.format(given)}; leave it out.")
+    if isinstance(source, ReadyViews):
+        if config.recalibrate or config.views:
+            raise ValueError("recalibrate and views must be left out for your own views, got them; make views so.")
+        return ()
     if config.views_per_image != 2:
         raise ValueError(f"views_per_image must be 2 for paired data, got {config.views_per_image}; it has two sides.")
     if config.recalibrate:
@@ -194,19 +218,31 @@ def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewP
 
 
 def _build_inputs(
-    config: TrainConfig, source: ImageSource | PairedArrays, view_plan: ViewPlan, ranks: Ranks, *, own_encoder: bool
+    config: TrainConfig,
+    source: AnySource,
+    view_plan: ViewPlan,
+    ranks: Ranks,
+    start: Start | None,
+    *,
+    own_encoder: bool,
 ) -> Inputs:
     if isinstance(source, PairedArrays):
         return PairedInputs()
+    if isinstance(source, ReadyViews):
+        return GivenViews(source.views_per_sample)
     # every encoder of ours begins with a layer to which autocast would round the views
-    is_ours = not own_encoder and ":" not in config.encoder
+    is_ours = not own_encoder and ":" not in (config.init or "") and ":" not in config.encoder
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
     (_, groups), *_ = view_plan
-    return ImageViews(build_views(config, source), groups, config.batch_size, config.seed, ranks, dtype)
+    views = build_views(config, source, None if start is None else start.normalisation)
+    return ImageViews(views, groups, config.batch_size, config.seed, ranks, dtype)
 
 
-def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Validation:
-    common = (config.batch_size, config.eval_samples, config.seed, device)
+def _build_validation(
+    config: TrainConfig, dataset: Dataset, inputs: Inputs, network: nn.Module, device: torch.device
+) -> Validation:
+    samples = config.eval_samples or _affordable_samples(network, dataset.train, device)
+    common = (config.batch_size, samples, config.seed, device)
     if config.probe_every is not None and not _has_labels(dataset):
         raise ValueError(
             f"probe_every must go with training and test images of known classes, got {dataset.name} without; leave it "
@@ -215,6 +251,8 @@ def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, dev
     if isinstance(dataset.train, PairedArrays):
         held_out = dataset.test if isinstance(dataset.test, PairedArrays) else dataset.train
         return PairValidation(held_out, *common)
+    if isinstance(dataset.train, ReadyViews):
+        return GivenValidation(dataset.train, *common)
     assert isinstance(inputs, ImageViews)
     size = inputs.groups[0].size
     assert size is not None
@@ -226,9 +264,21 @@ def _has_labels(dataset: Dataset) -> bool:
     return all(part is not None and not isinstance(part, PairedArrays) and part.labels is not None for part in parts)
 
 
+def _affordable_samples(network: nn.Module, source: AnySource, device: torch.device) -> int:
+    """So many that an evaluation on a CPU takes about a minute at most; the same on every machine."""
+    if device.type != "cpu" or isinstance(source, PairedArrays):
+        return MOST_EVAL_SAMPLES
+    image = torch.zeros(1, source.channels, source.image_size, source.image_size)
+    encoder = next(iter(unwrapped(network).encoders.values()))  # type: ignore[operator]
+    with frozen(encoder):
+        cost = multiply_adds(encoder, image)
+    affordable = int(EVALUATION_COST / max(cost, 1))
+    return max(FEWEST_EVAL_SAMPLES, min(MOST_EVAL_SAMPLES, affordable))
+
+
 def _build_networks(
     config: TrainConfig,
-    source: ImageSource | PairedArrays,
+    source: AnySource,
     encoder: nn.Module | None,
     ranks: Ranks,
     device: torch.device,
@@ -250,9 +300,7 @@ def _build_networks(
     return network, keys
 
 
-def _build_objective(
-    config: TrainConfig, source: ImageSource | PairedArrays, own: Objective | None, ranks: Ranks
-) -> Objective:
+def _build_objective(config: TrainConfig, source: AnySource, own: Objective | None, ranks: Ranks) -> Objective:
     objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own)
     objective.make_room(len(source))
     if ranks.size > 1 and not objective.options.get("gather"):
@@ -331,6 +379,7 @@ def _require_reachable_targets(parts: Parts) -> None:
 
 def what_to_know(parts: Parts) -> Iterator[str]:
     """What a person should hear before the first step, a sentence each."""
+    yield from parts.notes
     if skipped := parts.data.skipped:
         path, reason = skipped[0]
         yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
@@ -340,6 +389,11 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
+    if isinstance(source := parts.data.source, ReadyViews):
+        yield (
+            f"your views are made on the CPU by {source.workers} worker processes, about {source.views_a_second:,.0f} "
+            "a second by a first look; flatclr's own are made on the device, many thousands a second."
+        )
     pairing = parts.train_step.objective.options.get("pairing", "two_view")
     if isinstance(parts.data.source, PairedArrays) and pairing in ("views", "two_view", "within"):
         yield f"pairing {pairing!r} compares rows of one side with each other too; for paired data 'cross' is usual."

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
-from flatclr.data.sources import FileImages, ImageSource, PairedArrays
+from flatclr.data.progress import Progress
+from flatclr.data.sources import AnySource, FileImages, ImageSource, ItemImages, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
+from flatclr.models.network import Normalisation
 from flatclr.training.config import TrainConfig
 
 
-def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageSource | PairedArrays:
+def trainable(source: AnySource, config: TrainConfig, progress: Progress | None = None) -> AnySource:
     """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
     if isinstance(source, PairedArrays):
         sides = (_images_or_rows(side) for side in (source.x, source.y))
@@ -18,7 +22,9 @@ def trainable(source: ImageSource | PairedArrays, config: TrainConfig) -> ImageS
         if config.workers is not None:
             source.use_workers(config.workers)
         source.limit_bad(config.max_bad_images)
-        return source.resident(int(config.resident_gib * 2**30)) or source
+        return source.resident(int(config.resident_gib * 2**30), progress) or source
+    if isinstance(source, ItemImages):
+        return source.resident(int(config.resident_gib * 2**30), progress) or source
     return source
 
 
@@ -27,8 +33,11 @@ def _images_or_rows(side: Tensor) -> Tensor:
     return side if is_image else side.flatten(1)
 
 
-def build_views(config: TrainConfig, source: ImageSource) -> ViewConfig:
+def build_views(config: TrainConfig, source: ImageSource, normalisation: Normalisation | None = None) -> ViewConfig:
+    """The views of the data; a normalisation is that of the weights a run starts from."""
     base = views_for(source.channels)
+    if normalisation is not None:
+        base = replace(base, mean=normalisation.mean, std=normalisation.std)
     unknown = set(config.views) - set(ViewConfig.__dataclass_fields__)
     if unknown:
         raise ValueError(

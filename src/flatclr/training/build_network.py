@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flatclr.data.sources import ImageSource, PairedArrays
+from flatclr.data.sources import AnySource, PairedArrays
 from flatclr.evaluation.features import frozen
 from flatclr.models.encoders import TEXT_ENCODER, build_encoder
 from flatclr.models.heads import build_head
@@ -13,7 +13,7 @@ from flatclr.models.network import Network, TwoTowers, device_of, features_of
 from flatclr.training.config import OWN, TrainConfig
 
 
-def build_network(config: TrainConfig, data: ImageSource | PairedArrays, encoder: nn.Module | None) -> nn.Module:
+def build_network(config: TrainConfig, data: AnySource, encoder: nn.Module | None) -> nn.Module:
     """A network for images, around the user's own encoder if one is given; two of them for paired data."""
     if isinstance(data, PairedArrays):
         if encoder is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from flatclr.checks import require_count, require_number, require_rising_counts, require_seed
 from flatclr.contrast.relation import PAIRINGS
+from flatclr.data.opening import LABELS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
 from flatclr.training.settings import (
@@ -85,6 +86,12 @@ class TrainConfig:
     data_dir: str | None = setting(
         None, "data", "The folder of named datasets, looked at before $FLATCLR_DATA and ./data.", path
     )
+    labels: str = setting(
+        LABELS[0],
+        "data",
+        "Whether sub-folders of images are classes: folders, none; auto: where there is exactly one level of them.",
+        one_of(LABELS),
+    )
     image_size: int | None = setting(
         None, "data", "The side in pixels that images are brought to; None: that of the data.", optional_count
     )
@@ -139,6 +146,13 @@ class TrainConfig:
     )
     encoder_options: Mapping[str, Any] = setting(
         {}, "network", "Arguments of the encoder, for example its width.", named_values
+    )
+    init: str | None = setting(
+        None,
+        "network",
+        "What the encoder starts from: a run, an encoder file, timm:NAME, torchvision:NAME, or a state dict with "
+        "encoder; None: random weights.",
+        path,
     )
     head_layers: int = setting(
         2,
@@ -276,11 +290,12 @@ class TrainConfig:
     log_every: int = setting(50, "output", "Steps between lines of metrics.", positive_count)
     eval_every: int = setting(500, "output", "Steps between evaluations.", positive_count)
     eval_start: bool = setting(True, "output", "Whether the untrained encoder is evaluated too.", true_or_false)
-    eval_samples: int = setting(
-        10_000,
+    eval_samples: int | None = setting(
+        None,
         "output",
-        "How many samples of each split, and of the pool, an evaluation looks at, at most.",
-        positive_count,
+        "How many samples of each split, and of the pool, an evaluation looks at, at most; None: 10000, on a CPU fewer "
+        "for a large encoder.",
+        optional_count,
     )
     checkpoint_every: int | None = setting(None, "output", "Steps between checkpoints; None: an epoch.", optional_count)
     checkpoint_minutes: float = setting(
@@ -311,7 +326,7 @@ class TrainConfig:
         self._require_one_way_of_sizes()
         self._require_keys_without_gradient()
         self._require_prefixes_within()
-        for name in ("data", "data_dir", "out"):
+        for name in ("data", "data_dir", "out", "init"):
             if isinstance(getattr(self, name), Path):
                 object.__setattr__(self, name, str(getattr(self, name)))  # what config.yaml can hold
 

@@ -1,9 +1,15 @@
-"""Why a run ends before its last step."""
+"""Why a run ends before its last step, each with the exit code of a program that ends so."""
+
+from flatclr.training.stopping import RESUME_ME
 
 
 class TrainingStoppedError(RuntimeError):
     """The run cannot go on; its last good checkpoint is intact."""
 
+    exit_code = 1
+
 
 class TrainingInterruptedError(TrainingStoppedError):
     """The run was asked to stop, and did so with a checkpoint: it can go on as if nothing had happened."""
+
+    exit_code = RESUME_ME

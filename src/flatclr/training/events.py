@@ -42,15 +42,53 @@ class Started(Event):
         total_steps: the step the run ends with.
         run: its directory; None where nothing is written.
         network: encoder and projection head as they are trained, the same object to the end.
+        summary: what the run resolved: data, encoder, batch, steps and device in one line.
     """
 
     kind = "start"
     total_steps: int
     run: Path | None
     network: nn.Module = field(repr=False)
+    summary: str = ""
 
     def row(self) -> dict[str, Any]:
-        return {**super().row(), "total_steps": self.total_steps, "run": None if self.run is None else str(self.run)}
+        run = None if self.run is None else str(self.run)
+        return {**super().row(), "total_steps": self.total_steps, "run": run, "summary": self.summary}
+
+
+@dataclass(frozen=True)
+class Forecast(Event):
+    """How long the run will take, measured from its first steps.
+
+    Args:
+        seconds: from now on.
+        message: one sentence, on a CPU with what would make a long run shorter.
+    """
+
+    kind = "forecast"
+    seconds: float
+    message: str
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "seconds": self.seconds, "message": self.message}
+
+
+@dataclass(frozen=True)
+class Progressed(Event):
+    """A sign of life, at most one a second: something that takes long got so far.
+
+    Args:
+        what: decoding, training or evaluation.
+        done, total: of its parts.
+    """
+
+    kind = "progress"
+    what: str
+    done: int
+    total: int
+
+    def row(self) -> dict[str, Any]:
+        return {**super().row(), "what": self.what, "done": self.done, "total": self.total}
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,16 @@ def name_of(view: int) -> str:
 
 
 @dataclass(frozen=True)
+class GivenViews:
+    """Views that were made before, as they are."""
+
+    views_per_sample: int
+
+    def draw(self, batch: Batch, key: int | str) -> Views:
+        return lambda rows: tuple(view[rows] for view in batch)
+
+
+@dataclass(frozen=True)
 class PairedInputs:
     """The two sides of paired data, as they are."""
 

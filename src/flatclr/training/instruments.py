@@ -12,6 +12,7 @@ from torch import Tensor
 from flatclr import diagnostics, distributed
 from flatclr.contrast import ContrastStats
 from flatclr.data.loading import Loader, seeded_generator
+from flatclr.data.progress import Progress
 from flatclr.distributed import Ranks
 from flatclr.training.build import Parts
 from flatclr.training.step import StepResult, TrainStep
@@ -46,10 +47,12 @@ def _own_ess(stats: ContrastStats) -> float:
     return stats.mean(diagnostics.ess_with_positive(stats)).item()
 
 
-def evaluation_metrics(parts: Parts, step: int, *, probe: bool = False) -> dict[str, Any]:
+def evaluation_metrics(
+    parts: Parts, step: int, progress: Progress | None = None, *, probe: bool = False
+) -> dict[str, Any]:
     """What `flatclr.training.validation` measures of the encoder, and the gradient's signal-to-noise ratio."""
     beta = float(parts.train_step.objective.inverse_temperature)
-    measured = parts.validation.measure(parts.train_step.bare_network, beta, probe=probe)
+    measured = parts.validation.measure(parts.train_step.bare_network, beta, progress, probe=probe)
     gradients = probed_gradients(parts.train_step, parts.loader, step)
     return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
 

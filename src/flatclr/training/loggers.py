@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from flatclr.extras import needed
 from flatclr.runs import EVENTS
 
 
@@ -70,10 +70,7 @@ class WandbLog:
 
 
 def require_wandb() -> None:
-    if importlib.util.find_spec("wandb") is None:
-        raise ValueError(
-            "wandb must be installed to log to Weights & Biases, got no such package; pip install 'flatclr[wandb]'."
-        )
+    needed("wandb", by="logging to Weights & Biases")
 
 
 def scalars(row: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -14,6 +14,7 @@ from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Logged, Warned
 from flatclr.training.instruments import evaluation_metrics, step_metrics
+from flatclr.training.progress import Forecaster, SignsOfLife
 from flatclr.training.state import FIRST, Start
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import MakeStep, TakeStep, batches_from, choose_step
@@ -60,6 +61,14 @@ class Loop:
         self.last_evaluation: dict[str, Any] = {}
         self.alarms_seen = {"beta_clamped": 0, "collapsed": 0}
         self.saved_at = time.monotonic()
+        self.signs = SignsOfLife(record.tell)
+        self.evaluation_s = 0.0
+        self.forecaster = Forecaster(
+            parts.schedule.total_steps,
+            on_cpu=parts.device.type == "cpu",
+            size=getattr(parts.data.source, "image_size", None),
+            encoder=parts.config.encoder,
+        )
 
     def run(self) -> dict[str, Any]:
         """Go on to the last step; returns what the last evaluation measured.
@@ -101,17 +110,34 @@ class Loop:
         learning_rate = self.parts.schedule.apply(self.parts.train_step, self.step)
         result = take(self.step)
         self.step += 1
+        self._give_signs()
         self.throughput.count(self.parts.train_step.inputs.views_per_sample)
         logging = self._is_due(config.log_every)
         if logging or self.parts.device.type == "cpu":  # elsewhere a look waits for the device
             self._stop_if_bad(result.loss)
         if logging:
             self._log(result, learning_rate)
+        self._forecast(synchronised=logging)
         if self._is_due(config.eval_every) or self._probing:
             self._evaluate()
             self.throughput.restart(self.step)
         self._tell_of_bad_images()
         self._save_if_due()
+
+    def _give_signs(self) -> None:
+        self.signs.step = self.step
+        self.signs("training", self.step, self.parts.schedule.total_steps)
+        if self.forecaster.since == 0.0:
+            self.forecaster.begin(self.step)
+
+    def _forecast(self, *, synchronised: bool) -> None:
+        total, every = self.parts.schedule.total_steps, self.parts.config.eval_every
+        to_come = -(-total // every) - (self.step - 1) // every  # the one of this step is to come too
+        forecast = self.forecaster.after(
+            self.step, synchronised=synchronised, evaluations=to_come, evaluation_s=self.evaluation_s
+        )
+        if forecast is not None and self.step < total:
+            self.record.tell(forecast)
 
     def _is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.parts.schedule.total_steps
@@ -135,8 +161,10 @@ class Loop:
     def _evaluate(self) -> None:
         self.owes_evaluation = True
         alone = self.parts.ranks.size == 1  # others would wait for who leaves
+        started = time.monotonic()
         with self.stop.at_once() if self.stop is not None and alone else nullcontext():
-            self.last_evaluation = evaluation_metrics(self.parts, self.step, probe=self._probing)
+            self.last_evaluation = evaluation_metrics(self.parts, self.step, self.signs, probe=self._probing)
+        self.evaluation_s = time.monotonic() - started
         self.record.tell(Evaluated(self.step, self._epoch, self.last_evaluation))
         self.owes_evaluation = False
 

@@ -47,7 +47,7 @@ class Schedule:
 
     def apply(self, train_step: TrainStep, step: int) -> float:
         """Set what holds at this step; returns the learning rate."""
-        share = warmup_cosine(step, total_steps=self.total_steps, warmup_steps=self.warmup_steps)
+        share = self._share(step)
         set_learning_rate(train_step.optimizer, self.base_rate, share)
         if len(self.ess_targets) > 1:
             for control in train_step.objective.controls:
@@ -55,6 +55,13 @@ class Schedule:
         if isinstance(train_step.inputs, ImageViews) and len(self.view_plan) > 1:
             train_step.inputs = replace(train_step.inputs, groups=self.groups_at(step))
         return self.base_rate * share
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        return self.base_rate * self._share(step)
+
+    def _share(self, step: int) -> float:
+        return warmup_cosine(step, total_steps=self.total_steps, warmup_steps=self.warmup_steps)
 
     def groups_at(self, step: int) -> Groups:
         """The views of a step."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from flatclr.checks import require_count, require_number, require_one_of
 
+BY_DEFAULT = "; None: "  # how a setting says what holds where it has no value
 GROUPS = ("data", "network", "objective", "optimisation", "hardware", "output")
 
 Check = Callable[[str, Any], None]  # of a setting's name and value; raises what is wrong with it

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from flatclr.data.sources import is_comparable
+from flatclr.models.encoders import EncoderSpec
 from flatclr.models.statistics import mixes_samples
 from flatclr.training.build import Parts
 
@@ -35,11 +38,22 @@ def state_of(parts: Parts, step: int, *, owes_evaluation: bool = False) -> dict[
         "owes_evaluation": owes_evaluation,
         "data": parts.data.fingerprint,
         "processes": parts.ranks.size,
+        "encoders": [_described(parts, encoder) for encoder in parts.train_step.bare_network.encoders.values()],
         "cpu_random_state": torch.get_rng_state(),
     }
     if parts.device.type == "cuda":
         state["cuda_random_state"] = torch.cuda.get_rng_state(parts.device)
     return state
+
+
+def _described(parts: Parts, encoder: nn.Module) -> dict[str, Any]:
+    """How an encoder is built and its images are normalised, so that a run can be evaluated before its end."""
+    spec, own = getattr(encoder, "spec", None), parts.normalisation
+    return {
+        "spec": {**asdict(spec), "options": dict(spec.options)} if isinstance(spec, EncoderSpec) else None,
+        "normalisation": None if own is None else [list(own.mean), list(own.std)],
+        "data": parts.data.dataset.name,
+    }
 
 
 def restore(parts: Parts, state: Mapping[str, Any], place: Path) -> list[str]:

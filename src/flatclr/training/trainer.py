@@ -7,46 +7,41 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from rich.console import Console
 from torch import nn
 
+from flatclr.checkpoint import has_checkpoints
+from flatclr.checks import require_number
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning, TransparentImagesWarning, UnusableImagesError
 from flatclr.distributed import Ranks, any_rank, fail_together, ranks_sharing_a_batch, text_of_first_rank
 from flatclr.objectives import Objective
 from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
 from flatclr.training.build import Parts, build, find_device, what_to_know
+from flatclr.training.build_start import absolute_start
 from flatclr.training.config import OWN, TrainConfig
+from flatclr.training.display import Display
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
-from flatclr.training.events import Listener, Started, Stopped, Warned
+from flatclr.training.events import Event, Listener, Started, Stopped, Warned
 from flatclr.training.launch import explaining_lost_contact, process_group
 from flatclr.training.loggers import require_wandb
 from flatclr.training.loop import Loop
+from flatclr.training.own_data import Views, is_named, own_dataset
+from flatclr.training.progress import SignsOfLife
 from flatclr.training.recorder import Recorder
+from flatclr.training.resolve import OF_START, chosen_settings, summary_of
+from flatclr.training.result import RunResult
+from flatclr.training.schedule import Schedule
 from flatclr.training.state import FIRST, Start
 from flatclr.training.stepping import MakeStep, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a finished run leaves.
-
-    Args:
-        path: its directory, with the encoder and everything that was measured; the same on every process.
-        steps: how many were taken, those before a resume included.
-        metrics: of the last evaluation, by name.
-    """
-
-    path: Path
-    steps: int
-    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,6 +53,12 @@ class Own:
     objective: Objective | None = None
     listeners: Sequence[Listener] = ()
     stop: StopRequest | None = None
+    displays: Sequence[Listener] = ()
+
+    @property
+    def told(self) -> tuple[Listener, ...]:
+        """All that hear of events."""
+        return (*self.displays, *self.listeners)
 
     def named_in(self, config: TrainConfig) -> TrainConfig:
         """The settings of the run: what the user brings has no others."""
@@ -71,7 +72,17 @@ class Own:
         if config.wandb is not None:
             require_wandb()
         with nullcontext() if self.stop is None else self.stop.at_once():
-            return build(config, data=self.data, encoder=self.encoder, objective=self.objective)
+            return build(
+                config,
+                data=self.data,
+                encoder=self.encoder,
+                objective=self.objective,
+                progress=SignsOfLife(self.tell) if ranks_sharing_a_batch(gather=True).rank == 0 else None,
+            )
+
+    def tell(self, event: Event) -> None:
+        for listener in self.told:
+            listener(event)
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -83,16 +94,30 @@ class Own:
             yield
 
 
+@dataclass(frozen=True)
+class Changes:
+    """How a run that goes on differs from what it was."""
+
+    max_bad_images: float | None = None
+    extend_epochs: float | None = None
+
+
+UNCHANGED = Changes()
+
+
 def train(
     config: TrainConfig,
     *,
     resume: str | Path | None = None,
-    data: Dataset | None = None,
+    data: Any = None,
+    views: Views | None = None,
     encoder: nn.Module | None = None,
     objective: Objective | None = None,
+    progress: bool = True,
     on_event: Sequence[Listener] = (),
     auto_resume: bool = False,
     max_bad_images: float | None = None,
+    extend_epochs: float | None = None,
     stop: StopRequest | None = None,
 ) -> RunResult:
     """Train an encoder without labels, and write a run directory.
@@ -104,16 +129,25 @@ def train(
     Args:
         config: every setting of the run; with `resume`, that of the run counts instead.
         resume: the directory of a run to go on with.
-        data: a dataset of your own instead of the one `config.data` names.
+        data: data of your own instead of what `config.data` names: a path, a `Dataset`, images as an array or tensor,
+            (images, labels), (x, y) for paired data, a torch Dataset or sequence of images or (image, label), a Hugging
+            Face dataset; or ready views: a DataLoader or a dataset whose items are 2 or more views [C, H, W].
+        views: any function from an image to a view, or to several at once: torchvision's, albumentations' or kornia's
+            transforms, or your own. It is called on the CPU, in `config.workers` processes, with the items of a dataset
+            as they are, else with uint8 tensors [C, S, S]. Their values are not normalised further.
         encoder: a module of your own from images [N, C, S, S] to features [N, d] instead of `config.encoder`.
         objective: one of your own instead of `config.objective`, with its own temperature or ESS control; for several
             processes it must have been made with gather=True.
+        progress: whether the run shows how far it is, on standard error: a bar in a terminal or notebook, lines
+            elsewhere.
         on_event: functions of one event: `flatclr.training.Started`, `Logged`, `Evaluated`, `Saved`, `Warned`,
             `Stopped` or `Finished`. They are called on the first process, after the event is written; what one raises
             ends the run.
         auto_resume: whether a run that `config.out` holds already goes on, so that the same call begins a run and goes
             on with it; its settings must be the same, but for max_bad_images.
         max_bad_images: with `resume`, the share of unreadable image files to allow instead of the run's own, this time.
+        extend_epochs: with `resume`, how many epochs the run is made longer by. The learning rate then follows the
+            schedule of the longer run.
         stop: asks the run to stop with a checkpoint, by signals or from code; every process has one or none has.
 
     Returns:
@@ -141,14 +175,23 @@ def train(
     3
     >>> folder.cleanup()
     """
-    _require_arguments(config, data, encoder, objective, on_event)
-    own = Own(data, encoder, objective, on_event, stop)
+    _require_arguments(config, encoder, objective, on_event)
     if max_bad_images is not None and resume is None:
         raise ValueError(
             f"max_bad_images must be in the config of a run that begins, got {max_bad_images}; pass TrainConfig("
             f"max_bad_images={max_bad_images})."
         )
-    return train_with(config, own, resume=resume, auto_resume=auto_resume, max_bad_images=max_bad_images)
+    if extend_epochs is not None:
+        require_number("extend_epochs", extend_epochs, above=0, advice="pass how many epochs to add, say 10.")
+        if resume is None:
+            raise ValueError(f"extend_epochs must go with resume, got {extend_epochs} without; name the run.")
+    if is_named(data) and views is None and resume is None:
+        config, data = config.changed(data=str(data)), None
+    of_run = config if resume is None else TrainConfig.from_dict(RunDirectory.open(Path(resume)).config())
+    dataset, changes = own_dataset(data, of_run, views), Changes(max_bad_images, extend_epochs)
+    with Display(console=Console(stderr=True)) if progress else nullcontext() as display:
+        own = Own(dataset, encoder, objective, on_event, stop, () if display is None else (display,))
+        return train_with(config, own, resume=resume, auto_resume=auto_resume, changes=changes)
 
 
 def train_with(
@@ -157,7 +200,7 @@ def train_with(
     *,
     resume: str | Path | None = None,
     auto_resume: bool = False,
-    max_bad_images: float | None = None,
+    changes: Changes = UNCHANGED,
     make_step: MakeStep = choose_step,
 ) -> RunResult:
     """As `train`, which is this with checked arguments; `make_step` says how steps are taken."""
@@ -165,15 +208,15 @@ def train_with(
         if resume is None:
             config = own.named_in(config)
         if auto_resume and resume is None and _is_there(config, ranks):
-            resume, max_bad_images = config.out, config.max_bad_images
+            resume, changes = config.out, replace(changes, max_bad_images=config.max_bad_images)
         try:
             if resume is None:
                 recorder, start = _begun(config, own, held)
             else:
-                recorder, start = _resumed(Path(resume), own, held, max_bad_images)
+                recorder, start = _resumed(Path(resume), own, held, changes)
         except StopAskedError as asked:
             message = f"interrupted by {asked} before the first step; nothing is lost: give the same command again."
-            for listener in own.listeners if ranks.rank == 0 else ():
+            for listener in own.told if ranks.rank == 0 else ():
                 listener(Stopped(0, str(asked), message))
             raise TrainingInterruptedError(message) from None
         return fit(recorder, start=start, make_step=make_step, stop=own.stop)
@@ -185,7 +228,8 @@ def fit(
     """The steps of a run whose parts are built, from `start` to the last."""
     parts, step = recorder.parts, start.step
     with recorder.logging(step):
-        recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, parts.train_step.bare_network))
+        network = parts.train_step.bare_network
+        recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, network, summary_of(parts)))
         for message in what_to_know(parts):
             recorder.tell(Warned(step, message))
         loop = Loop(parts, recorder, start=start, make_step=make_step, stop=stop)
@@ -219,9 +263,12 @@ def _is_there(config: TrainConfig, ranks: Ranks) -> bool:
     there = ranks.rank == 0 and RunDirectory.begun_in(Path(config.out))
     if not any_rank(there, find_device(config.device), ranks):
         return False
-    begun = TrainConfig.from_dict(RunDirectory.open(Path(config.out)).config()).to_dict()
+    directory = RunDirectory.open(Path(config.out))
+    begun = TrainConfig.from_dict(directory.config()).to_dict() | directory.asked()
     for name, value in config.to_dict().items():
         then, now = (json.loads(json.dumps(setting, default=str)) for setting in (begun[name], value))
+        if name == "init":
+            now = absolute_start(value)
         if name in ("data", "data_dir"):
             now = from_anywhere(value) if name == "data" else value and str(Path(value).expanduser().absolute())
         if (name not in WITHOUT_EFFECT or name in ("data", "data_dir")) and then != now:  # a file knows no tuples
@@ -236,26 +283,31 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, St
     """The recorder of a new run, its directory held by this process."""
     # the run may be resumed and evaluated from another folder
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
-    config = config.changed(data=from_anywhere(config.data), data_dir=folder)
+    config = config.changed(data=from_anywhere(config.data), data_dir=folder, init=absolute_start(config.init))
     # everything is checked before a directory is made
     parts = own.build(config)
 
     def create() -> RunDirectory:
-        directory = RunDirectory.create(_output_path(config, parts.data.dataset), config.to_dict())
+        path = _output_path(config, parts.data.dataset)
+        chosen = chosen_settings(parts, path, own_data=own.data is not None)
+        directory = RunDirectory.create(path, config.to_dict(), chosen)
         held.enter_context(directory.locked())
         return directory
 
     made = _by_the_first(create, parts.ranks, parts.device)
     path = text_of_first_rank("" if made is None else str(made.path), parts.ranks)
-    return Recorder(parts, RunDirectory(Path(path)), own.listeners), FIRST
+    return Recorder(parts, RunDirectory(Path(path)), own.told), FIRST
 
 
-def _resumed(path: Path, own: Own, held: ExitStack, max_bad_images: float | None) -> tuple[Recorder, Start]:
+def _resumed(path: Path, own: Own, held: ExitStack, changes: Changes) -> tuple[Recorder, Start]:
     """The recorder of a run where its last checkpoint left it, and where that is; this process holds the directory."""
     directory = RunDirectory.open(path)
     config = TrainConfig.from_dict(directory.config())
-    if max_bad_images is not None:
-        config = config.changed(max_bad_images=max_bad_images)
+    if changes.max_bad_images is not None:
+        config = config.changed(max_bad_images=changes.max_bad_images)
+    if "device" in directory.asked():  # it may go on on another machine
+        config = config.changed(device="auto")
+    config = _without_start(config, directory)
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)
     for name in ("encoder", "objective"):
@@ -263,8 +315,47 @@ def _resumed(path: Path, own: Own, held: ExitStack, max_bad_images: float | None
             raise ValueError(
                 f"{name} must be that of the run, {getattr(config, name)!r}, got one of your own; leave it out."
             )
-    recorder = Recorder(own.build(config), directory, own.listeners)
-    return recorder, recorder.restore()
+    parts = own.build(config)
+    if changes.extend_epochs is None:
+        recorder = Recorder(parts, directory, own.told)
+        return recorder, recorder.restore()
+    longer = _longer(parts, changes.extend_epochs)
+    recorder = Recorder(longer, directory, own.told)
+    start = recorder.restore()
+    _by_the_first(lambda: directory.extend(_length(longer.config)), ranks, device)
+    recorder.tell(Warned(start.step, _extension(parts.schedule, longer.schedule, start.step)))
+    return recorder, start
+
+
+def _without_start(config: TrainConfig, directory: RunDirectory) -> TrainConfig:
+    """A run goes on with the weights of its checkpoint; before the first one it begins as it was asked to."""
+    if config.init is None or has_checkpoints(directory.checkpoints):
+        return config.changed(init=None)
+    asked = directory.asked()
+    return config.changed(**{name: asked[name] for name in OF_START if name in asked})
+
+
+def _longer(parts: Parts, epochs: float) -> Parts:
+    """The same parts, for a run that is so many epochs longer."""
+    config, schedule = parts.config, parts.schedule
+    if config.steps is None:
+        config = config.changed(epochs=config.epochs + epochs)
+    else:
+        config = config.changed(steps=config.steps + max(1, round(epochs * schedule.steps_per_epoch)))
+    return replace(parts, config=config, schedule=Schedule.of(config, schedule.steps_per_epoch, schedule.view_plan))
+
+
+def _length(config: TrainConfig) -> dict[str, Any]:
+    return {"epochs": config.epochs} if config.steps is None else {"steps": config.steps}
+
+
+def _extension(before: Schedule, after: Schedule, step: int) -> str:
+    rates = [schedule.rate(max(step, 0)) for schedule in (before, after)]
+    return (
+        f"the run is made longer, from {before.total_steps:,} to {after.total_steps:,} steps. The learning rate "
+        f"follows half a cosine over all of them: at step {step:,} it goes from {rates[0]:.2g} to {rates[1]:.2g}, and "
+        "then down to 0."
+    )
 
 
 def _by_the_first(work: Callable[[], T], ranks: Ranks, device: torch.device) -> T | None:
@@ -282,13 +373,9 @@ def _by_the_first(work: Callable[[], T], ranks: Ranks, device: torch.device) -> 
     return done
 
 
-def _require_arguments(config: Any, data: Any, encoder: Any, objective: Any, on_event: Any) -> None:
+def _require_arguments(config: Any, encoder: Any, objective: Any, on_event: Any) -> None:
     if not isinstance(config, TrainConfig):
         raise TypeError(f"config must be a TrainConfig, got {type(config).__name__}; pass TrainConfig(steps=100).")
-    if data is not None and not isinstance(data, Dataset):
-        raise TypeError(
-            f"data must be a Dataset, got {type(data).__name__}; pass Dataset('mine', ResidentImages(images), None)."
-        )
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(f"encoder must be a torch.nn.Module, got {type(encoder).__name__}; pass an instance of one.")
     if objective is not None and not isinstance(objective, Objective):

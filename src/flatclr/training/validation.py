@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from flatclr import diagnostics
 from flatclr.contrast.numerics import unit_rows
 from flatclr.data.loading import seeded_generator
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays
+from flatclr.data.progress import Progress
+from flatclr.data.sources import Dataset, ImageSource, PairedArrays, ReadyViews
 from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentation
-from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen
+from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen, images_at_once
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pool_mi import pool_mi_nats
@@ -29,7 +30,13 @@ RECALIBRATION_IMAGES = 4096
 
 
 class Validation(Protocol):
-    def measure(self, network: Network | TwoTowers, beta: float, *, probe: bool = False) -> dict[str, float]:
+    @property
+    def samples(self) -> int:
+        """Of each split, and of the pool, at most."""
+
+    def measure(
+        self, network: Network | TwoTowers, beta: float, progress: Progress | None = None, *, probe: bool = False
+    ) -> dict[str, float]:
         """The network is left as it is; with `probe`, a linear classifier is fitted to the features too."""
 
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
@@ -50,14 +57,17 @@ class ImageValidation:
     device: torch.device
     recalibrate: bool = False
 
-    def measure(self, network: Network | TwoTowers, beta: float, *, probe: bool = False) -> dict[str, float]:
+    def measure(
+        self, network: Network | TwoTowers, beta: float, progress: Progress | None = None, *, probe: bool = False
+    ) -> dict[str, float]:
         assert isinstance(network, Network)
         with self.ready(network.encoder):
-            measured = self.of_features(network.encoder, probe=probe)
+            measured = self.of_features(network.encoder, progress, probe=probe)
         pool = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         images = self.source.batch(pool)
         pool_views = [self._prepared(images, self.views, self.view_size, ("pool", name)) for name in ("a", "b")]
-        z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views) for views in pool_views)
+        told = _counting("evaluation, views of the pool", 2 * len(images), progress)
+        z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views, told) for views in pool_views)
         return measured | pool_mi_nats(z_a, z_b, beta=beta)
 
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
@@ -67,14 +77,16 @@ class ImageValidation:
         chosen = _sample(len(self.source), RECALIBRATION_IMAGES, self.seed, "statistics")
         return statistics_of(encoder, self.whole(self.source.batch(chosen)))
 
-    def of_features(self, encoder: nn.Module, *, probe: bool = False) -> dict[str, float]:
-        features, labels = self.features(encoder, self.data.labelled or self.source)
+    def of_features(
+        self, encoder: nn.Module, progress: Progress | None = None, *, probe: bool = False
+    ) -> dict[str, float]:
+        features, labels = self.features(encoder, self.data.labelled or self.source, progress)
         measured = {"effective_rank": diagnostics.effective_rank(features).item()}
         if labels is not None:
             measured["collision_rate"] = diagnostics.collision_rate(labels).item()
         test = self.data.test
         if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
-            test_features, test_labels = self.features(encoder, test)
+            test_features, test_labels = self.features(encoder, test, progress)
             assert test_labels is not None
             k = neighbours_for(len(features))
             measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
@@ -84,10 +96,13 @@ class ImageValidation:
                 measured["linear"] = top_1(fitted.classifier.logits(test_features), test_labels)
         return measured
 
-    def features(self, encoder: nn.Module, source: ImageSource) -> tuple[Tensor, Tensor | None]:
+    def features(
+        self, encoder: nn.Module, source: ImageSource, progress: Progress | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         chosen = _sample(len(source), self.samples, self.seed, "features")
         labels = None if source.labels is None else source.labels[chosen].to(self.device)
-        return _evaluated(encoder, encoder, self.whole(source.batch(chosen))), labels
+        told = _counting(f"evaluation, features of {source.name}", len(chosen), progress)
+        return _evaluated(encoder, encoder, self.whole(source.batch(chosen)), told), labels
 
     def whole(self, images: Tensor) -> Iterator[Tensor]:
         plain = no_augmentation(mean=self.views.mean, std=self.views.std)
@@ -114,7 +129,9 @@ class PairValidation:
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measure(self, network: Network | TwoTowers, beta: float, *, probe: bool = False) -> dict[str, float]:
+    def measure(
+        self, network: Network | TwoTowers, beta: float, progress: Progress | None = None, *, probe: bool = False
+    ) -> dict[str, float]:
         assert isinstance(network, TwoTowers)
         chosen = _sample(len(self.held_out), min(100 * self.batch_size, self.samples), self.seed, "pool")
         x, y = (side.to(self.device).split(IMAGES_AT_ONCE) for side in self.held_out.batch(chosen))
@@ -136,6 +153,37 @@ def top_1(logits: Tensor, labels: Tensor) -> float:
     return (logits.argmax(1) == labels).float().mean().item()
 
 
+@dataclass(frozen=True)
+class GivenValidation:
+    """Effective rank of features and MI against a large pool, on views as they are given."""
+
+    source: ReadyViews
+    batch_size: int
+    samples: int
+    seed: int
+    device: torch.device
+
+    def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def measure(
+        self, network: Network | TwoTowers, beta: float, progress: Progress | None = None, *, probe: bool = False
+    ) -> dict[str, float]:
+        assert isinstance(network, Network)
+        chosen = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
+        told = _counting("evaluation, views", len(chosen), progress)
+        features, z_a, z_b = [], [], []
+        with frozen(network):
+            for views in self.source.stream(chosen.split(self.batch_size)):
+                a, b = (view.to(self.device) for view in views[:2])
+                features.append(network.encoder(a).float())
+                z_a.append(network.head(features[-1]).float())
+                z_b.append(network(b)[0].float())
+                told(len(a))
+        rank = diagnostics.effective_rank(torch.cat(features)).item()
+        return {"effective_rank": rank, **pool_mi_nats(torch.cat(z_a), torch.cat(z_b), beta=beta)}
+
+
 def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:
     """Share of x whose nearest y, by cosine, is their own.
 
@@ -152,6 +200,34 @@ def _sample(samples: int, at_most: int, seed: int, name: str) -> Tensor:
     return torch.randperm(samples, generator=seeded_generator(seed, name))[:at_most]
 
 
-def _evaluated(module: nn.Module, encode: Callable[[Tensor], Tensor], parts: Iterator[Tensor]) -> Tensor:
+def _evaluated(
+    module: nn.Module,
+    encode: Callable[[Tensor], Tensor],
+    parts: Iterator[Tensor],
+    told: Callable[[int], None] = lambda count: None,
+) -> Tensor:
+    encoded = []
     with frozen(module):
-        return torch.cat([encode(part).float() for part in parts])
+        for part in parts:
+            for piece in part.split(_at_once(part)):
+                encoded.append(encode(piece).float())
+                told(len(piece))
+    return torch.cat(encoded)
+
+
+def _at_once(part: Tensor) -> int:
+    """On a CPU so few large images that a second or two pass between signs of life."""
+    return len(part) if part.dim() != 4 else images_at_once(part.shape[2], part.device)
+
+
+def _counting(what: str, total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Counts what is done, and says so."""
+    done = 0
+
+    def told(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(what, done, total)
+
+    return told

@@ -18,7 +18,7 @@ def test_a_folder_per_class_round_trips(tmp_path: Path) -> None:
     images = [color_png(tmp_path / "pets" / name) for name in ("cat/1.png", "cat/more/2.PNG", "dog/1.png")]
     (tmp_path / "pets" / "notes.txt").write_text("no image")
     (tmp_path / "pets" / "cat" / "._1.png").write_text("left behind by macOS")
-    dataset = open_dataset(tmp_path / "pets")
+    dataset = open_dataset(tmp_path / "pets", labels="folders")
     assert_holds(dataset.train, np.stack(images), [0, 0, 1])
     assert isinstance(dataset.train, FileImages)
     assert (dataset.name, dataset.train.classes) == ("pets", ("cat", "dog"))
@@ -118,11 +118,36 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         open_dataset(tmp_path)
 
 
-def test_images_beside_class_folders_are_an_error(tmp_path: Path) -> None:
-    for name in ("1.png", "a/1.png", "b/1.png"):
-        color_png(tmp_path / name)
-    with pytest.raises(ValueError, match=r"either images or one sub-folder per class, got both \(1\.png beside b/\)"):
-        open_dataset(tmp_path)
+LAYOUTS = {
+    "one level of folders": (["a/1.png", "b/2.png", "b/3.png"], [0, 1, 1]),
+    "spaces in names": (["my cats/photo 1.png", "my dogs/photo 2.png"], [0, 1]),
+    "images beside folders": (["1.png", "a/1.png", "b/1.png"], None),
+    "nested folders": (["2019/spring/1.png", "2019/winter/2.png", "2020/3.png"], None),
+    "one folder": (["all/1.png", "all/2.png"], None),
+    "images alone": (["1.png", "2.png"], None),
+}
+
+
+@pytest.mark.parametrize(("names", "labels"), LAYOUTS.values(), ids=LAYOUTS)
+def test_sub_folders_are_classes_in_exactly_one_level_of_them(
+    names: list[str], labels: list[int] | None, tmp_path: Path
+) -> None:
+    images = [color_png(tmp_path / "photos" / name) for name in names]
+    auto, without = (open_dataset(tmp_path / "photos", labels=choice) for choice in ("auto", "none"))
+    assert_holds(auto.train, np.stack(images), labels)
+    assert_holds(without.train, np.stack(images), None)
+    assert ("taken for classes; --labels none" in auto.notes[0]) == (labels is not None)
+    assert without.notes == ("no labels",)
+
+
+def test_labels_by_folders_take_the_first_level_and_refuse_images_beside_it(tmp_path: Path) -> None:
+    images = [color_png(tmp_path / "photos" / name) for name in LAYOUTS["nested folders"][0]]
+    assert_holds(open_dataset(tmp_path / "photos", labels="folders").train, np.stack(images), [0, 0, 1])
+    color_png(tmp_path / "photos" / "loose.png")
+    with pytest.raises(ValueError, match=r"several sub-folders for --labels folders, got loose\.png beside them; move"):
+        open_dataset(tmp_path / "photos", labels="folders")
+    with pytest.raises(ValueError, match="labels must be one of 'auto', 'folders', 'none', got 'folder'"):
+        open_dataset(tmp_path / "photos", labels="folder")
 
 
 def test_a_link_back_to_the_folder_ends(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import torch
 from typer.testing import CliRunner
 
 from flatclr.checkpoint import load_checkpoint
-from flatclr.cli.display import JsonLines
 from flatclr.cli.main import app
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import FileImages, SkippedImagesWarning, UnusableImagesError, lost
 from flatclr.training.config import TrainConfig
+from flatclr.training.display import JsonLines
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Logged, Started, Warned
 from flatclr.training.trainer import train

@@ -14,7 +14,9 @@ def test_without_scikit_learn_only_the_transfer_to_digits_is_left_out(monkeypatc
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     found = flatclr.evaluate(small_encoder(), small_data(), ["transfer", "knn"], random_row=False)
     assert [row.protocol for row in found.rows] == ["knn"]
-    assert dict(found.skipped)["transfer"].startswith("the digits need scikit-learn, got no such package; pip install")
+    assert dict(found.skipped)["transfer"].startswith(
+        "data of handwritten digits needs sklearn, which is not installed; pip install"
+    )
 
 
 def test_transfer_adapts_size_and_channels() -> None:

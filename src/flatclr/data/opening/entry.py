@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flatclr.checks import require_count, require_number
+from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.data import embedded, named
 from flatclr.data.opening.hub import PREFIX, open_hub
 from flatclr.data.opening.known import DATASETS, data_folders, fashion_mnist_small, from_splits
-from flatclr.data.opening.names import expanded
+from flatclr.data.opening.names import LABELS, expanded
 from flatclr.data.opening.paths import open_path
 from flatclr.data.opening.split import Split
 from flatclr.data.progress import Progress
@@ -23,6 +23,7 @@ def open_dataset(
     download: bool = True,
     test_fraction: float = 0.1,
     seed: int = 0,
+    labels: str = "auto",
     progress: Progress | None = None,
 ) -> Dataset:
     """The dataset a user means.
@@ -30,8 +31,7 @@ def open_dataset(
     Args:
         spec: None for the embedded images, or a name of `DATASETS` (a folder of such a name needs `./` before it), or
 
-            - a folder of images: one sub-folder per class, or no sub-folders (unlabelled); optionally in `train/` and
-              `test/` or `val/`
+            - a folder of images in any layout; optionally in `train/` and `test/` or `val/`
             - a folder in the layout of a known dataset
             - `.npz` with images and labels, or train_images, train_labels, test_images, test_labels, or x and y, which
               are paired data if y is float
@@ -45,6 +45,8 @@ def open_dataset(
         download: whether a named dataset that is not there may be downloaded.
         test_fraction: share held out for testing where the data itself has no test part; 0 for none.
         seed: of that choice.
+        labels: whether the sub-folders of a folder of images are classes: "folders", "none", or "auto", which takes
+            them for classes where every image lies in one of several sub-folders and none lies deeper.
         progress: called with (what, done, total) during downloads.
 
     Returns:
@@ -64,6 +66,7 @@ def open_dataset(
     require_number("test_fraction", test_fraction, below=1, advice="0.1 holds out every tenth image.")
     if test_fraction < 0:
         raise ValueError(f"test_fraction must be >= 0, got {test_fraction}; pass 0 to hold out nothing.")
+    require_one_of("labels", labels, LABELS)
     split = Split(test_fraction, seed)
     text = embedded.NAME if spec is None else str(spec)
     if text == embedded.NAME:
@@ -74,7 +77,7 @@ def open_dataset(
     elif text.startswith(PREFIX):
         dataset = open_hub(text, image_size, split, download=download)
     else:
-        dataset = open_path(text, image_size, split)
+        dataset = open_path(text, image_size, split, labels)
     if len(dataset.train) < 2:
         raise ValueError(f"{dataset.name} must have at least 2 training images, got {len(dataset.train)}; add more.")
     return dataset

@@ -1,27 +1,34 @@
-"""Folders: of a known dataset, of images with one sub-folder per class or without, of tar shards."""
+"""Folders: of a known dataset, of images in any layout, of tar shards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from flatclr.data import named
 from flatclr.data.opening.known import from_splits
 from flatclr.data.opening.labelled_files import LabelledFiles, from_files
-from flatclr.data.opening.names import IMAGE_SUFFIXES, TEST_PARTS, TRAIN_PART
+from flatclr.data.opening.names import IMAGE_SUFFIXES, LABELS, TEST_PARTS, TRAIN_PART
 from flatclr.data.opening.shards import open_shards
 from flatclr.data.opening.split import Split
 from flatclr.data.sources import Blob, Dataset, DiskFile
 
 
-def open_folder(folder: Path, image_size: int | None, split: Split) -> Dataset:
-    """The dataset that a folder holds."""
+def open_folder(folder: Path, image_size: int | None, split: Split, labels: str = LABELS[0]) -> Dataset:
+    """The dataset that a folder holds, in any layout.
+
+    Sub-folders are classes where `labels` is "folders", or where it is "auto" and every image lies in one of several
+    sub-folders, none of them deeper.
+    """
     name = folder.resolve().name
     if (known := named.recognise(folder)) is not None:
         return from_splits(*known, image_size)
-    by_folder = _grouped(_walk(folder), folder)
-    if by_folder:
-        return from_files(name, *_train_and_test(by_folder, folder), image_size, split)
+    images = list(_walk(folder))
+    if images:
+        train, test = _train_and_test(images, folder, labels)
+        dataset = from_files(name, train, test, image_size, split)
+        return replace(dataset, notes=(_choice(train, labels),))
     if shards := sorted(folder.glob("*.tar")):
         return open_shards(name, shards, image_size, split)
     others = sorted({entry.suffix or entry.name for entry in folder.iterdir()})
@@ -32,28 +39,41 @@ def open_folder(folder: Path, image_size: int | None, split: Split) -> Dataset:
     )
 
 
-def _train_and_test(by_folder: Mapping[str, list[Path]], folder: Path) -> tuple[LabelledFiles, LabelledFiles | None]:
-    """Sub-folders train/ and test/ or val/ are the parts; others are classes, and no part is for testing."""
+def _choice(train: LabelledFiles, labels: str) -> str:
+    """What was made of the sub-folders, and how to say otherwise."""
+    if train.labels is not None:
+        how = "" if labels == "folders" else "; --labels none if they are not"
+        return f"{len(set(train.labels))} sub-folders are taken for classes{how}"
+    how = "; --labels folders if sub-folders are classes" if labels == "auto" else ""
+    return f"no labels{how}"
+
+
+def _train_and_test(images: list[Path], folder: Path, labels: str) -> tuple[LabelledFiles, LabelledFiles | None]:
+    """Sub-folders train/ and test/ or val/ are the parts; others may be classes, and no part is for testing."""
+    by_folder = _grouped(images, folder)
     if TRAIN_PART not in by_folder or not set(by_folder) <= {TRAIN_PART, *TEST_PARTS}:
-        return _labelled(by_folder, folder), None
-    at = folder / TRAIN_PART
-    train = _labelled(_grouped(by_folder[TRAIN_PART], at), at)
+        return _labelled(images, folder, labels), None
+    train = _labelled(by_folder[TRAIN_PART], folder / TRAIN_PART, labels)
     test_part = next((part for part in TEST_PARTS if part in by_folder), None)
     if test_part is None:
         return train, None
-    at = folder / test_part
-    return train, _labelled(_grouped(by_folder[test_part], at), at, one_class=train.labels is not None)
+    of_test = "none" if train.labels is None else "folders"
+    return train, _labelled(by_folder[test_part], folder / test_part, of_test, one_class=True)
 
 
-def _labelled(by_folder: Mapping[str, list[Path]], folder: Path, *, one_class: bool = False) -> LabelledFiles:
-    files: list[Blob] = [DiskFile(path) for paths in by_folder.values() for path in paths]
-    if len(by_folder) == 1 and ("" in by_folder or not one_class):  # one class tells nothing apart
-        return LabelledFiles(files, None)
-    if "" in by_folder:
+def _labelled(images: list[Path], folder: Path, labels: str, *, one_class: bool = False) -> LabelledFiles:
+    by_folder = _grouped(images, folder)
+    several = len(by_folder) > 1 or one_class  # one class tells nothing apart
+    deepest = max(len(path.relative_to(folder).parts) for path in images)
+    if labels == "none" or (labels == "auto" and ("" in by_folder or deepest > 2 or not several)):
+        return LabelledFiles([DiskFile(path) for path in images], None)
+    if "" in by_folder or not several:
+        got = f"{by_folder[''][0].name} beside them" if "" in by_folder else f"{next(iter(by_folder))}/ alone"
         raise ValueError(
-            f"{folder} must hold either images or one sub-folder per class, got both ({by_folder[''][0].name} beside "
-            f"{max(by_folder)}/); move the images into a sub-folder."
+            f"{folder} must hold nothing but several sub-folders for --labels folders, got {got}; move the images "
+            "into sub-folders, or pass --labels none."
         )
+    files: list[Blob] = [DiskFile(path) for paths in by_folder.values() for path in paths]
     return LabelledFiles(files, [label for label, paths in by_folder.items() for _ in paths])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from flatclr.data.decoding import reason_of
@@ -10,18 +9,14 @@ from flatclr.data.opening.labelled_files import LabelledFiles, from_files
 from flatclr.data.opening.names import TEST_PARTS, TRAIN_PART
 from flatclr.data.opening.split import Split
 from flatclr.data.sources import Blob, Dataset, HubRow
+from flatclr.extras import needed
 
 PREFIX = "hf:"
 
 
 def open_hub(text: str, image_size: int | None, split: Split, *, download: bool) -> Dataset:
     """The dataset that `hf:NAME` or `hf:NAME:SPLIT` names."""
-    try:
-        hub = importlib.import_module("datasets")
-    except ImportError as error:
-        raise ImportError(
-            f'{text} needs the Hugging Face library datasets, got no such module; pip install "flatclr[hub]".'
-        ) from error
+    hub = needed("datasets", by=text)
     name, _, part = text.removeprefix(PREFIX).partition(":")
     loaded = _load(hub, text, name, part, download=download)
     tables = {part: loaded} if part else dict(loaded)

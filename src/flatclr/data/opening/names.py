@@ -9,6 +9,7 @@ from pathlib import Path
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TRAIN_PART = "train"
+LABELS = ("auto", "folders", "none")  # whether sub-folders of images are classes
 TEST_PARTS = ("test", "val", "valid", "validation")
 BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 MOST_NUMBERS = 100_000  # that a range of shards may have

@@ -14,11 +14,11 @@ from flatclr.data.opening.text import open_text
 from flatclr.data.sources import Dataset
 
 
-def open_path(text: str, image_size: int | None, split: Split) -> Dataset:
+def open_path(text: str, image_size: int | None, split: Split, labels: str = "auto") -> Dataset:
     """The dataset at a path, at two paths with a comma between, or of the shards that a pattern stands for."""
     path = Path(text).expanduser()
     if path.is_dir():
-        return open_folder(path, image_size, split)
+        return open_folder(path, image_size, split, labels)
     if not path.exists():
         return _open_several(text, path, image_size, split)
     if not path.is_file():

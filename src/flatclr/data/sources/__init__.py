@@ -5,26 +5,31 @@ of numbers are a source of another kind.
 """
 
 from flatclr.data.sources.blobs import Blob, DiskFile, HubRow, TarMember
-from flatclr.data.sources.dataset import Dataset
+from flatclr.data.sources.dataset import AnySource, Dataset
 from flatclr.data.sources.files import (
     FileImages,
     SkippedImagesWarning,
     TransparentImagesWarning,
     is_comparable,
 )
+from flatclr.data.sources.items import ItemImages
 from flatclr.data.sources.lost import UnusableImagesError
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
+from flatclr.data.sources.ready import ReadyViews
 from flatclr.data.sources.resident import ResidentImages
 
 __all__ = [
+    "AnySource",
     "Blob",
     "Dataset",
     "DiskFile",
     "FileImages",
     "HubRow",
     "ImageSource",
+    "ItemImages",
     "PairedArrays",
+    "ReadyViews",
     "ResidentImages",
     "SkippedImagesWarning",
     "TarMember",

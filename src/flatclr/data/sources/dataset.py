@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
+from flatclr.data.sources.ready import ReadyViews
+
+AnySource = ImageSource | PairedArrays | ReadyViews
+"""What a run can be trained on."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class Dataset:
         train: what an encoder is trained on.
         test: what it is tested on; None if there is nothing.
         bank: labelled images for evaluation where `train` has no labels (STL-10's unlabelled part).
+        notes: what was chosen where the data could have been read otherwise, a clause each.
 
     >>> from flatclr.data import ResidentImages
     >>> images = ResidentImages(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
@@ -25,13 +30,16 @@ class Dataset:
     """
 
     name: str
-    train: ImageSource | PairedArrays
-    test: ImageSource | PairedArrays | None
+    train: AnySource
+    test: AnySource | None
     bank: ImageSource | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def labelled(self) -> ImageSource | None:
         """The labelled images that neighbours and linear classifiers may learn from."""
-        if self.bank is None and not isinstance(self.train, PairedArrays) and self.train.labels is not None:
+        if isinstance(self.train, PairedArrays | ReadyViews):
+            return self.bank
+        if self.bank is None and self.train.labels is not None:
             return self.train
         return self.bank

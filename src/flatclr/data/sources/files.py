@@ -144,6 +144,11 @@ class FileImages:
     def __len__(self) -> int:
         return len(self.files)
 
+    @property
+    def damaged(self) -> frozenset[int]:
+        """Numbers of the images that turned out unreadable, for each of which another stands in."""
+        return frozenset(self._damaged)
+
     def batches_in_flight(self, batch_size: int) -> int:
         """How many to ask for ahead so that no worker waits: two jobs for each."""
         return -(-2 * self.decoders.workers // -(-batch_size // JOB))
@@ -172,6 +177,12 @@ class FileImages:
             name=name,
             decoders=self.decoders,
         )
+        return part
+
+    def sized(self, image_size: int, channels: int) -> FileImages:
+        """The same images brought to another size and number of channels."""
+        part = self.subset(torch.arange(len(self)), self.name)
+        part.image_size, part.channels = image_size, channels
         return part
 
     def resident(self, max_bytes: int, progress: Progress | None = None) -> ResidentImages | None:

@@ -43,8 +43,9 @@ def _of_draw(bench: Bench, recipe: Recipe, share: float, draw: int, chosen: Tens
     # from scratch: every draw has an initialisation of its own
     anew = bench.subject.at_random(bench.seed + draw) if bench.random else None
     start = bench if anew is None else replace(bench, subject=anew)
-    what = f"{share:.0%} of the labels, draw {draw + 1} of {bench.draws}"
-    return _finetuned(start, recipe, chosen, bench.seed + draw, what)
+    if (told := bench.progress) is not None:  # of all draws, so that what is left of the protocol can be told
+        start = replace(start, progress=lambda what, done, total: told(what, draw * total + done, bench.draws * total))
+    return _finetuned(start, recipe, chosen, bench.seed + draw, f"{share:.0%} of the labels")
 
 
 def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, what: str) -> Tensor:

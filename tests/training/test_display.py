@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
 import flatclr
-from flatclr.cli.display import LiveDisplay
 from flatclr.cli.main import app
 from flatclr.runs import RunDirectory
-from flatclr.training.events import Finished, Logged, Started
+from flatclr.training.display import Bar, Display
+from flatclr.training.events import Finished, Forecast, Logged, Progressed, Started
 
 LOGGED = {
     **{"mi_nats": 1.0, "ceiling_nats": 2.0, "ess": 0.2, "beta": 3.0},
@@ -21,10 +23,10 @@ LOGGED = {
 }
 
 
-def started(tmp_path: Path) -> tuple[LiveDisplay, RunDirectory]:
+def started(tmp_path: Path) -> tuple[Display, RunDirectory]:
     """A display that was told of a run."""
     run = RunDirectory.create(tmp_path / "run", {})
-    display = LiveDisplay()
+    display = Display()
     display(Started(step=0, total_steps=2, run=run.path, network=nn.Identity()))
     return display, run
 
@@ -62,6 +64,47 @@ def test_the_pace_of_the_last_log_line_is_said_at_the_end(tmp_path: Path, capsys
     display(Logged(1, epoch=0.1, metrics={"loss": 1.0, **LOGGED}))
     display(Finished(step=2, encoders=(run.path / "encoder.safetensors",), metrics={}))
     assert "pace: 1,000 images/s, 8,000 views/s" in capsys.readouterr().out
+
+
+def test_what_is_piped_is_lines_that_say_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flatclr.training.display.LINE_S", 0.0)
+    display, _ = started(tmp_path)
+    display(Progressed(0, "evaluation, features of photos", 512, 1000))
+    display(Forecast(1, 90.0, "about 90 s to go, by the pace of 1 step."))
+    display(Logged(2, epoch=0.1, metrics={"loss": 1.5, **LOGGED}))
+    said = capsys.readouterr().out
+
+    assert said.splitlines()[1:] == [
+        "evaluation, features of photos 512/1,000",
+        "about 90 s to go, by the pace of 1 step.",
+        "training 2/2: loss 1.500  MI 1.00/2.00  ESS 0.20  beta 3.0  1,000 images/s, 8,000 views/s",
+    ]
+
+
+def test_the_bar_keeps_its_numbers_on_a_narrow_terminal() -> None:
+    console = Console(force_terminal=True, width=60, record=True, file=io.StringIO())
+    display = Display(console=console)
+    display(Started(step=0, total_steps=20_000, run=None, network=nn.Identity(), summary="what it is"))
+    display(Logged(12_345, epoch=0.1, metrics={"loss": 1.5, **LOGGED}))
+    assert isinstance(display.shown, Bar)
+    shown = console.render_lines(display.shown.progress.get_renderable())
+    display.shown.stop()
+    text = "\n".join("".join(part.text for part in line) for line in shown)
+
+    assert "12345/20000" in text
+    assert "8,000 views/s" in " ".join(text.split())
+    assert "…" not in text
+
+
+def test_a_brief_display_says_only_where_the_encoder_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(brief=True)
+    display(Started(step=0, total_steps=2, run=tmp_path, network=nn.Identity(), summary="what it is"))
+    display(Logged(2, epoch=0.1, metrics={"loss": 1.5, **LOGGED}))
+    display(Finished(step=2, encoders=(tmp_path / "encoder.safetensors",), metrics={}))
+
+    assert capsys.readouterr().out == f"encoder: {tmp_path / 'encoder.safetensors'}\n"
 
 
 def test_the_command_says_its_version() -> None:

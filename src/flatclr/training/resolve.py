@@ -1,0 +1,106 @@
+"""What a run made of settings that were left to it, for people and for config.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flatclr.data.decoding import available_cores
+from flatclr.data.opening import DATASETS
+from flatclr.data.sources import FileImages, PairedArrays, ReadyViews
+from flatclr.data.sources.files import MOST_WORKERS
+from flatclr.models.cost import parameters
+from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
+from flatclr.training.build import Parts
+from flatclr.training.config import VIEW_SIZES
+
+OF_START = ("encoder", "encoder_options", "views")  # what weights that a run starts from decide
+
+
+def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, Any]:
+    """The settings that were left open, with the values the run gave them.
+
+    Args:
+        parts: what was built.
+        path: the run directory.
+        own_data: whether the data came from Python, which no setting can name.
+    """
+    config, data = parts.config, parts.data
+    found: dict[str, Any] = {
+        "out": str(path),
+        "device": parts.device.type,
+        "checkpoint_every": parts.schedule.steps_per_epoch,
+        "eval_samples": parts.validation.samples,
+        "head_width": _head_width(parts),
+    }
+    if not own_data:
+        found["data"] = DATASETS[0]
+    encoder = next(iter(parts.train_step.bare_network.encoders.values()))
+    if isinstance(encoder, Encoder) and not isinstance(data.source, PairedArrays):
+        found["encoder"] = encoder.spec.name
+    if not isinstance(data.source, PairedArrays):
+        found["image_size"] = data.source.image_size
+        if not isinstance(data.source, ReadyViews) and all(getattr(config, name) is None for name in VIEW_SIZES):
+            found["view_size"] = data.source.image_size
+        if data.dataset.notes:  # of a folder, whose sub-folders may be classes
+            found["labels"] = "none" if data.source.labels is None else "folders"
+    if isinstance(data.original, FileImages):
+        found["workers"] = min(MOST_WORKERS, available_cores())
+    left_open = {name: value for name, value in found.items() if getattr(config, name) in (None, "auto")}
+    return left_open | (_of_start(parts) if config.init is not None else {})
+
+
+def _of_start(parts: Parts) -> dict[str, Any]:
+    """What building the network again takes without the weights it started from."""
+    (encoder,) = parts.train_step.bare_network.encoders.values()
+    assert isinstance(encoder, Encoder)
+    options = {name: value for name, value in encoder.spec.options.items() if name not in WEIGHT_SOURCES}
+    own, views = parts.normalisation, dict(parts.config.views)
+    if own is not None:
+        views |= {"mean": list(own.mean), "std": list(own.std)}
+    return dict(zip(OF_START, (encoder.spec.name, options, views), strict=True))
+
+
+def summary_of(parts: Parts) -> str:
+    """Data, encoder, batch, steps and device in one line."""
+    source, config = parts.data.source, parts.config
+    if isinstance(source, PairedArrays):
+        data = f"{len(source):,} pairs"
+    elif isinstance(source, ReadyViews):
+        data = f"{len(source):,} samples of {source.views_per_sample} views at {source.image_size} px"
+    else:
+        data = f"{len(source):,} images at {source.image_size} px"
+    notes = "".join(f" ({note})" for note in parts.data.dataset.notes)
+    steps = parts.schedule.steps_per_epoch
+    return (
+        f"{data}{notes}, {_encoder_name(parts)} ({millions(parameters(parts.train_step.bare_network))} parameters), "
+        f"batch {config.batch_size}, {steps:,} {'step' if steps == 1 else 'steps'} an epoch, "
+        f"{parts.schedule.total_steps:,} in all, {_device_name(parts)}"
+    )
+
+
+def _encoder_name(parts: Parts) -> str:
+    encoders = parts.train_step.bare_network.encoders.values()
+    names = [e.spec.name if isinstance(e, Encoder) else type(e).__name__ for e in encoders]
+    return " and ".join(names)
+
+
+def _device_name(parts: Parts) -> str:
+    name = "CPU" if parts.device.type == "cpu" else str(parts.device)
+    return name if parts.ranks.size == 1 else f"{parts.ranks.size} processes on {name}"
+
+
+def _head_width(parts: Parts) -> int | None:
+    """Of the hidden layers, where there are some; both sides of paired data may have their own."""
+    network = parts.train_step.bare_network
+    if not hasattr(network, "head"):
+        return None
+    return int(network.last_layer.in_features)
+
+
+def millions(count: int) -> str:
+    """
+    >>> millions(11_173_962), millions(93_000)
+    ('11.2 M', '0.09 M')
+    """
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e6:.2f} M"

@@ -1,0 +1,46 @@
+"""Optional packages: what is said where one is missing, and where one is there and broken."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from flatclr.extras import EXTRAS, needed
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_package_that_is_not_installed_is_told_from_one_that_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "timm.py").write_text("import not_there_at_all")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r'x needs datasets, which is not installed; pip install "flatclr\[hub\]"\.$'):
+        needed("datasets", by="x")
+    with pytest.raises(
+        ImportError, match=r"installed but broken \(operator torchvision::nms does not exist\); install"
+    ):
+        needed("torchvision", by="x")
+    with pytest.raises(
+        ImportError, match=r"timm, which is installed but broken \(No module named 'not_there_at_all'\)"
+    ):
+        needed("timm", by="x", otherwise=", or take another")
+
+
+def test_every_extra_that_a_hint_names_exists() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    hinted = {name for file in files for name in re.findall(r"flatclr\[(\w+)\]", file.read_text())}
+
+    assert hinted | set(EXTRAS.values()) <= set(project["optional-dependencies"])
+
+
+def test_what_mi_needs_for_csv_comes_with_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert {"scipy", "pandas"} <= {re.split("[<>=]", name)[0] for name in project["dependencies"]}
