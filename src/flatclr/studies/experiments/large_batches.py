@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
 from flatclr.studies.accuracies import percent
-from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict
+from flatclr.studies.judging import OPEN, Verdict, exactly
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Kept, Plan, Row, Run, Study
 from flatclr.studies.training_runs import training_run
@@ -108,7 +108,7 @@ def judge(found: Found) -> Verdict:
     shown = ", ".join(f"{minutes:.1f} at {batch}" for batch, minutes in times.items())
     stops = next((batch for batch in measured(found)[1:] if batch not in falls), None)
     says = f"Minutes, the slower seed: {shown}" + (f"; they stop falling at {stops}." if stops else ".")
-    return Verdict(HELD if stops is None else FAILED if not falls else OPEN, says)
+    return Verdict(exactly(stops is None), says)
 
 
 STUDY = Study(

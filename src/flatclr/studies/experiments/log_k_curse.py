@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, MUTED, new_figure
 from flatclr.studies.gaussian_pairs import GaussianPairs, measure
-from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, above, score_text
+from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, above, score_text, together
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
 
@@ -109,8 +109,7 @@ def judge_cells(found: Found) -> Verdict:
         for word, cells in told.items()
         if cells
     ]
-    word = HELD if not (told[FAILED] or told[OPEN]) else FAILED if not told[HELD] else OPEN
-    return Verdict(word, f"FlatNCE above InfoNCE by paired pool MI: {', '.join(parts)}.")
+    return Verdict(together(list(words.values())), f"FlatNCE above InfoNCE by paired pool MI: {', '.join(parts)}.")
 
 
 def judge_best(found: Found) -> Verdict:

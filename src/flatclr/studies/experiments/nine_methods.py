@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
 from flatclr.studies.accuracies import percent, points
-from flatclr.studies.judging import OPEN, Verdict, above, below, score_text, together
+from flatclr.studies.judging import Verdict, above, below, score_text, together
 from flatclr.studies.literature import F_MICL
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
 from flatclr.studies.training_runs import training_run
@@ -122,8 +122,7 @@ def judge(found: Found) -> Verdict:
         score, published = points(found, name, SIMCLR, "linear"), METHODS[name][0] - METHODS[SIMCLR][0]
         words.append((above if published > 0 else below)(score))
         shown.append(f"{name} {score_text(score, 1)} (published {published:+.2f})")
-    word = together(words) if len(set(words)) == 1 else OPEN
-    return Verdict(word, f"Less SimCLR: {'; '.join(shown)}.")
+    return Verdict(together(words), f"Less SimCLR: {'; '.join(shown)}.")
 
 
 STUDY = Study(
