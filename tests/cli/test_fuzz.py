@@ -31,6 +31,7 @@ SMALL = {
     "export": [],
     "report": [],
     "settings": [],
+    "study": ["--quick", "--out", "s"],
     "check-loss": ["--ranks", "1"],
     "finetune": ["--data", "labelled.npz", "--device", "cpu", "--epochs", "1", "--out", "f"],
     "embed": ["--data", "images.npy", "--device", "cpu", "--out", "e.npz"],
@@ -47,6 +48,7 @@ SUBJECTS = {
     "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
     "neighbours": [["run", "--outliers"], ["run", "gone.png"], ["run"], ["gone", "--duplicates"]],
     "settings": [[], ["output"], ["gone"], [""]],
+    "study": [["list"], ["cost"], ["gone"], [""]],
 }
 LONG = {"--epochs", "--workers", "--benchmark", "--rows", "--help", "--draws", "--transfer-data", "--wandb", "--folds"}
 ODD = [

@@ -128,7 +128,7 @@ def test_an_evaluation_does_not_keep_a_signal_waiting(
 ) -> None:
     whole, stop = train(config(tmp_path / "whole", 8, eval_start=True)).path, StopRequest()
 
-    def endless(*_: object) -> None:
+    def endless(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
@@ -145,11 +145,11 @@ def test_an_evaluation_does_not_keep_a_signal_waiting(
 def test_an_evaluation_that_a_signal_cut_short_is_made_up(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def endless(parts: Parts, at: int) -> dict[str, Any]:
+    def endless(parts: Parts, at: int, *signs: Any, **options: Any) -> dict[str, Any]:
         if at == step:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
-        return evaluation_metrics(parts, at)
+        return evaluation_metrics(parts, at, *signs, **options)
 
     settings = config(tmp_path / "run", 8, eval_start=True, eval_every=4, checkpoint_every=100)
     with monkeypatch.context() as patch:

@@ -160,9 +160,11 @@ class TrainStep:
             self._loss(z.unbind())
 
     def _made_up(self, views: int, samples: int, d: int) -> Tensor:
-        """Embeddings of no images, which pass every check of good ones."""
+        """Embeddings of no images, which pass every check of good ones: views of a sample are alike, samples are not."""
         generator = torch.Generator().manual_seed(0)
-        return torch.randn(views, samples, d, generator=generator).to(device_of(self.network))
+        samples_Nd = torch.randn(samples, d, generator=generator)
+        views_VNd = samples_Nd + 0.1 * torch.randn(views, samples, d, generator=generator)
+        return views_VNd.to(device_of(self.network))
 
     @contextmanager
     def _without_trace(self, device: torch.device) -> Iterator[None]:
