@@ -57,7 +57,7 @@ class Batch:
             PAIRINGS[options.pairing],
             ranks,
             len(views),
-            len(views[0]),
+            views[0].shape[0],
             queued,
             options.in_batch_negatives,
         )

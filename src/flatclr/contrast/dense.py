@@ -24,13 +24,13 @@ from flatclr.contrast.numerics import (
     kept_scale,
     no_autocast,
     product,
-    scaled_product,
     to_sphere,
 )
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
 
 LARGEST_EXACT = 2**20  # scores up to which products are made in float32 whatever the embeddings' type
+SMALLEST_MIRRORED = 2**14  # scores; in a smaller tile the operations it takes cost more than they save
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
 
@@ -99,7 +99,8 @@ class _KeptTile(torch.autograd.Function):
         else:
             # a copy: the tile is overwritten below
             positive = _positives(scores, shape).clone(memory_format=torch.contiguous_format).view(-1)
-        mirrored = shape != "one_way"  # (i, j) and (j, i) are in the tile, and equal
+        # (i, j) and (j, i) are in the tile, and equal: in a large one that saves to read it by columns
+        mirrored = shape != "one_way" and scores.numel() >= SMALLEST_MIRRORED
         # slopes / divisor = d value_i / d s_ij
         if phi is None:
             slopes = scores
@@ -143,25 +144,26 @@ class _KeptTile(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         stack, inverse_norms, operand, factors, slopes, divisor, *kept = saved
         scale, shape = kept_scale(ctx, kept), ctx.shape
-        weights = _pair_weights(slopes, divisor, g_value, shape, mirrored=ctx.mirrored)
         in_tile = shape != "within" and operand is None
-        if g_positive is not None and in_tile:
-            positives = _positives(weights, shape)  # 0 so far: they are not negatives
-            positives.copy_(g_positive if shape == "one_way" else g_positive.view(2, -1).sum(0))
+        g_in_tile = g_positive if in_tile else None
+        weights = _pair_weights(slopes, divisor, g_value, g_in_tile, shape, mirrored=ctx.mirrored)
+        # less the factor scale
         if operand is None:
-            d_stack = _stack_gradient(weights, stack, None, scale, shape)
+            d_stack = _stack_gradient(weights, stack, None, shape)
         else:
-            d_stack = _stack_gradient(weights, operand, factors, scale, shape)
+            d_stack = _stack_gradient(weights, operand, factors, shape)
         if g_positive is not None and not in_tile:
-            stack_VNd = stack.view(2, len(stack) // 2, -1)
-            pull_N1 = g_positive.view(-1, len(stack) // 2).sum(0).unsqueeze(1) * scale
+            stack_VNd = stack.view(2, stack.shape[0] // 2, -1)
+            pull_N1 = g_positive.view(-1, stack.shape[0] // 2).sum(0).unsqueeze(1)
             d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
         d_scale = None
         if ctx.needs_input_grad[2]:
             # both ends of every pair are in the stack, so <z, dz> counts each product twice
-            d_scale = torch.vdot(stack.flatten(), d_stack.flatten()) / (2 * scale)
-        if inverse_norms is not None:
-            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms)
+            d_scale = torch.vdot(stack.flatten(), d_stack.flatten()) / 2
+        if inverse_norms is None:
+            d_stack.mul_(scale)
+        else:
+            d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
         return (
             *d_stack.to(ctx.embedding_type).chunk(2),
             d_scale,
@@ -175,29 +177,27 @@ class _KeptTile(torch.autograd.Function):
 def _scores(operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:
     """The tile: scores of the anchors against their candidates; with factors, of embeddings as they came."""
     if shape == "views":
-        return _scaled_product(operand, operand.T, factors, factors, scale)
-    operand_VNd = operand.view(2, len(operand) // 2, -1)
+        return _scaled(product(operand, operand.T), factors, factors, scale)
+    operand_VNd = operand.view(2, operand.shape[0] // 2, -1)
     factors_VN1 = None if factors is None else factors.view(2, -1, 1)
     if shape == "within":
-        return _scaled_product(operand_VNd, operand_VNd.mT, factors_VN1, factors_VN1, scale)
+        return _scaled(product(operand_VNd, operand_VNd.mT), factors_VN1, factors_VN1, scale)
     factors_a, factors_b = (None, None) if factors_VN1 is None else factors_VN1
-    a_to_b = _scaled_product(operand_VNd[0], operand_VNd[1].T, factors_a, factors_b, scale)
+    a_to_b = _scaled(product(operand_VNd[0], operand_VNd[1].T), factors_a, factors_b, scale)
     return a_to_b if shape == "one_way" else torch.stack([a_to_b, a_to_b.T])
 
 
-def _scaled_product(
-    left: Tensor, right: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float | Tensor
-) -> Tensor:
-    """scale * left @ right, times the factors [.., 1] of both ends if there are any."""
+def _scaled(products: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float | Tensor) -> Tensor:
+    """scale * products, times the factors [.., 1] of both ends if there are any; in place."""
     if rows is None or columns is None:
-        return scaled_product(left, right, scale)
-    return product(left, right).mul_(rows * scale).mul_(columns.mT)
+        return products.mul_(scale)
+    return products.mul_(rows * scale).mul_(columns.mT)
 
 
 def _same_sample(tile: Tensor, shape: str) -> Tensor:
     """A view of the entries that are not negatives."""
     if shape == "views":
-        n = len(tile) // 2
+        n = tile.shape[0] // 2
         return tile.view(2, n, 2, n).diagonal(dim1=1, dim2=3)
     return tile.diagonal(dim1=-2, dim2=-1)
 
@@ -205,43 +205,47 @@ def _same_sample(tile: Tensor, shape: str) -> Tensor:
 def _positives(tile: Tensor, shape: str) -> Tensor:
     """A view of the positives' entries in anchor order; "within" has none in its tile."""
     if shape == "views":
-        n = len(tile) // 2  # entries (i, n + i) and (n + i, i) of a contiguous [2n, 2n]
+        n = tile.shape[0] // 2  # entries (i, n + i) and (n + i, i) of a contiguous [2n, 2n]
         return tile.as_strided((2, n), (n * (2 * n - 1), 2 * n + 1), n)
     return tile.diagonal(dim1=-2, dim2=-1)
 
 
-def _pair_weights(slopes: Tensor, divisor: Tensor, g_value: Tensor | None, shape: str, *, mirrored: bool) -> Tensor:
+def _pair_weights(
+    slopes: Tensor, divisor: Tensor, g_value: Tensor | None, g_positive: Tensor | None, shape: str, *, mirrored: bool
+) -> Tensor:
     """What every pair weighs, its two ends as anchors together; of "cross" one tile is left."""
     if g_value is None:
-        return torch.zeros_like(slopes[0] if shape == "cross" else slopes)
-    per_anchor = (g_value / divisor).view(*slopes.shape[:-1], 1)
-    if mirrored and shape == "cross":
-        return slopes[0] * (per_anchor[0] + per_anchor[1].T)
-    if mirrored:
-        return slopes * (per_anchor + per_anchor.mT)
-    weights = slopes * per_anchor
-    if shape == "cross":
-        return weights[0] + weights[1].T
-    return weights if shape == "one_way" else weights + weights.mT
+        weights, mirrored = torch.zeros_like(slopes), False
+    else:
+        per_anchor = (g_value / divisor).view(*slopes.shape[:-1], 1)
+        if not mirrored:
+            weights = slopes * per_anchor
+        elif shape == "cross":
+            weights = slopes[0] * (per_anchor[0] + per_anchor[1].T)
+        else:
+            weights = slopes * (per_anchor + per_anchor.mT)
+    if g_positive is not None:
+        positives = _positives(weights, shape)  # 0 so far: they are not negatives
+        positives.copy_(g_positive.view(2, -1).sum(0) if mirrored else g_positive.view_as(positives))
+    if mirrored or shape == "one_way":
+        return weights
+    return weights[0] + weights[1].T if shape == "cross" else weights + weights.mT
 
 
-def _stack_gradient(
-    weights: Tensor, operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str
-) -> Tensor:
+def _stack_gradient(weights: Tensor, operand: Tensor, factors: Tensor | None, shape: str) -> Tensor:
     """What the weights of the pairs send to both their ends: [2N, d]."""
     if shape == "views":
-        return _weighed(weights, operand, factors, scale)
-    operand_VNd = operand.view(2, len(operand) // 2, -1)
+        return _weighed(weights, operand, factors)
+    operand_VNd = operand.view(2, operand.shape[0] // 2, -1)
     factors_VN1 = None if factors is None else factors.view(2, -1, 1)
     if shape == "within":
-        return _weighed(weights, operand_VNd, factors_VN1, scale).flatten(0, 1)
+        return _weighed(weights, operand_VNd, factors_VN1).flatten(0, 1)
     factors_a, factors_b = (None, None) if factors_VN1 is None else factors_VN1
-    to_a = _weighed(weights, operand_VNd[1], factors_b, scale)
-    return torch.cat([to_a, _weighed(weights.T, operand_VNd[0], factors_a, scale)])
+    return torch.cat([_weighed(weights, operand_VNd[1], factors_b), _weighed(weights.T, operand_VNd[0], factors_a)])
 
 
-def _weighed(weights: Tensor, operand: Tensor, factors: Tensor | None, scale: float | Tensor) -> Tensor:
-    """scale * weights @ unit rows."""
+def _weighed(weights: Tensor, operand: Tensor, factors: Tensor | None) -> Tensor:
+    """weights @ unit rows."""
     if factors is not None:
         weights = weights * factors.mT
-    return scaled_product(weights.to(operand.dtype), operand, scale)
+    return product(weights.to(operand.dtype), operand)

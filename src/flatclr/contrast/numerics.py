@@ -103,19 +103,6 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return multiply(left, right, out_dtype=torch.float32)
 
 
-def scaled_product(left: Tensor, right: Tensor, scale: float | Tensor) -> Tensor:
-    """scale * left @ right, as `product` makes it, in one operation where the scale is a number.
-
-    >>> scaled_product(torch.eye(2), torch.ones(2, 1), 3.0)
-    tensor([[3.],
-            [3.]])
-    """
-    if isinstance(scale, Tensor) or left.dtype not in (torch.float32, torch.float64):
-        return product(left, right).mul_(scale)
-    add_product = torch.addmm if left.dim() == 2 else torch.baddbmm
-    return add_product(left.new_empty((1,) * left.dim()), left, right, beta=0, alpha=scale)  # what is added is ignored
-
-
 def alignment(z_a: Tensor, z_b: Tensor, alpha: float = 2.0) -> Tensor:
     """||x - y||^alpha of every positive pair on the sphere; smaller is better aligned.
 

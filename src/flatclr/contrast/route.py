@@ -168,9 +168,11 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
             _require_possible(asked, batch, phi, plain=plain)
             return asked
     z, scores = batch.views[0], layout.anchors * (layout.negatives if batch.known is None else _widest(batch))
-    largest = LARGEST_DENSE_ON_GPU if plain and z.is_cuda and z.dtype == torch.bfloat16 else LARGEST_DENSE
     alone = layout.ranks.size == 1
-    is_small = alone and scores <= largest
+    is_small = alone and (
+        scores <= LARGEST_DENSE
+        or (plain and scores <= LARGEST_DENSE_ON_GPU and z.is_cuda and z.dtype == torch.bfloat16)
+    )
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"
     held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph

@@ -160,7 +160,7 @@ class TrainStep:
             self._loss(z.unbind())
 
     def _made_up(self, views: int, samples: int, d: int) -> Tensor:
-        """Embeddings of no images, which pass every check of good ones: views of a sample are alike, samples are not."""
+        """Embeddings of no images that pass every check of good ones: views of a sample are alike, samples are not."""
         generator = torch.Generator().manual_seed(0)
         samples_Nd = torch.randn(samples, d, generator=generator)
         views_VNd = samples_Nd + 0.1 * torch.randn(views, samples, d, generator=generator)
