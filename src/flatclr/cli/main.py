@@ -12,6 +12,7 @@ from flatclr import __version__
 from flatclr.cli.eval import eval_command
 from flatclr.cli.export import export_command
 from flatclr.cli.mi import mi_command
+from flatclr.cli.negatives import negatives_command
 from flatclr.cli.options import Command
 from flatclr.cli.report import report_command
 from flatclr.cli.study import study_command
@@ -31,6 +32,7 @@ app.command("report", cls=Command, rich_help_panel=ENCODERS)(report_command)
 app.command("eval", cls=Command, rich_help_panel=ENCODERS)(eval_command)
 app.command("export", cls=Command, rich_help_panel=ENCODERS)(export_command)
 app.command("mi", cls=Command, rich_help_panel=INFORMATION)(mi_command)
+app.command("negatives", cls=Command, rich_help_panel=LITERATURE)(negatives_command)
 app.command("study", cls=Command, rich_help_panel=LITERATURE)(study_command)
 
 
