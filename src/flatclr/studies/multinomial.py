@@ -25,8 +25,8 @@ def counts_of(symbols: int, draws: int) -> Tensor:
 def probabilities_of(counts: Tensor, margin: Tensor) -> Tensor:
     """Multinomial probability of each outcome.
 
-    >>> probabilities_of(counts_of(2, 2), torch.tensor([0.5, 0.5], dtype=torch.float64)).tolist()
-    [0.25, 0.5, 0.25]
+    >>> probabilities_of(counts_of(2, 2), torch.tensor([0.5, 0.5], dtype=torch.float64))
+    tensor([0.2500, 0.5000, 0.2500], dtype=torch.float64)
     """
     total = int(counts[0].sum())
     log_ways = lgamma(total + 1) - torch.lgamma(counts + 1).sum(1)
