@@ -1,8 +1,8 @@
 """Encoders by name: images [N, C, S, S] -> features [N, features].
 
 Module names are stable, so that a layer can be probed by name: `maxpool` (the end of the stem), `layer1` ... `layer4`
-and `avgpool` of a ResNet or CNN, `layer1`, `layer2` ... of an MLP, `flow.layer1` ... of a RealNVP. No activation works in
-place, so a hook may keep any layer's output.
+and `avgpool` of a ResNet or CNN, `layer1`, `layer2` ... of an MLP, `flow.layer1` ... of a RealNVP. No activation works
+in place, so a hook may keep any layer's output.
 """
 
 from __future__ import annotations

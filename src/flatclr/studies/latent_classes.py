@@ -250,12 +250,19 @@ def minimise(
     ends = []
     for _ in range(starts):
         start = F.normalize(torch.randn(count, dimension or count, generator=generator, dtype=torch.float64), dim=1)
-        newton = count <= NEWTON_CLASSES
-        end = F.normalize(_descend(loss, start, NEAR_MINIMUM if newton else AT_MINIMUM), dim=1)
-        ends.append(_polish(loss, end) if newton else end)
+        ends.append(_minimum_from(loss, start, newton=count <= NEWTON_CLASSES))
     losses = [loss(end).item() for end in ends]
     best = ends[min(range(starts), key=losses.__getitem__)]
     return Minimum(best, min(losses), _slope(loss, best), max(losses) - min(losses))
+
+
+def _minimum_from(loss: Callable[[Tensor], Tensor], start: Tensor, *, newton: bool) -> Tensor:
+    if not newton:
+        return F.normalize(_descend(loss, start, AT_MINIMUM), dim=1)
+    end = _polish(loss, F.normalize(_descend(loss, start), dim=1))
+    if _slope(loss, end) < AT_MINIMUM:
+        return end
+    return _polish(loss, F.normalize(_descend(loss, end, AT_MINIMUM), dim=1))  # it was not near enough for Newton
 
 
 def _descend(loss: Callable[[Tensor], Tensor], start: Tensor, slope: float = NEAR_MINIMUM) -> Tensor:

@@ -15,6 +15,7 @@ from flatclr.checks import checked_device
 from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
+from flatclr.data.positives import ClassPositives
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.models.momentum import MomentumEncoder
@@ -26,7 +27,7 @@ from flatclr.training.build_data import build_views, trainable
 from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
 from flatclr.training.config import VIEW_SIZES, TrainConfig
-from flatclr.training.inputs import ImageViews, Inputs, PairedInputs
+from flatclr.training.inputs import ClassPairViews, ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
 from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
@@ -174,7 +175,18 @@ def _build_loader(
             "it counts the global batch."
         )
     plan = BatchPlan(len(source), config.batch_size, config.seed)
-    return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
+    own = ranks.own_rows(config.batch_size // ranks.size)
+    return Loader(source, plan, own=own, device=device, positives=_class_positives(config, source))
+
+
+def _class_positives(config: TrainConfig, source: ImageSource | PairedArrays) -> ClassPositives | None:
+    if config.positives != "class":
+        return None
+    if isinstance(source, PairedArrays) or source.labels is None:
+        raise ValueError(
+            f"positives must be 'views' for data without labels, got 'class' for {source.name}; pass labelled images."
+        )
+    return ClassPositives(source.labels, name=source.name)
 
 
 def _view_plan(config: TrainConfig, source: ImageSource | PairedArrays) -> ViewPlan:
@@ -199,7 +211,8 @@ def _build_inputs(
     is_ours = not own_encoder and ":" not in config.encoder
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
     (_, groups), *_ = view_plan
-    return ImageViews(build_views(config, source), groups, config.batch_size, config.seed, ranks, dtype)
+    kind = ClassPairViews if config.positives == "class" else ImageViews
+    return kind(build_views(config, source), groups, config.batch_size, config.seed, ranks, dtype)
 
 
 def _build_validation(config: TrainConfig, dataset: Dataset, inputs: Inputs, device: torch.device) -> Validation:

@@ -61,6 +61,6 @@ def probed_gradients(train_step: TrainStep, loader: Loader, step: int) -> Iterat
     """
     plan, keys = loader.plan, [f"snr {step} {i}" for i in range(SNR_BATCHES)]
     orders = (torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key)) for key in keys)
-    batches = loader.batches(order[: plan.batch_size][loader.own] for order in orders)
+    batches = loader.batches((order[: plan.batch_size][loader.own] for order in orders), keys)
     for batch, key in zip(batches, keys, strict=True):
         yield train_step.probe_gradient(batch, key)
