@@ -31,6 +31,7 @@ SMALL = {
     "export": [],
     "report": [],
     "settings": [],
+    "negatives": ["--classes", "3"],
     "study": ["--quick", "--out", "s"],
     "check-loss": ["--ranks", "1"],
     "finetune": ["--data", "labelled.npz", "--device", "cpu", "--epochs", "1", "--out", "f"],
@@ -48,6 +49,7 @@ SUBJECTS = {
     "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
     "neighbours": [["run", "--outliers"], ["run", "gone.png"], ["run"], ["gone", "--duplicates"]],
     "settings": [[], ["output"], ["gone"], [""]],
+    "negatives": [[]],
     "study": [["list"], ["cost"], ["gone"], [""]],
 }
 LONG = {"--epochs", "--workers", "--benchmark", "--rows", "--help", "--draws", "--transfer-data", "--wandb", "--folds"}

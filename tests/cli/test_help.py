@@ -22,6 +22,7 @@ PANELS = {
     "train": ["Start", "Data", "Network", "Objective", "Optimisation", "Hardware", "Output", "Other settings"],
     "eval": ["Measurement", "Data", "Weights from elsewhere", "Hardware", "Output"],
     "mi": ["Data", "Estimate", "Benchmark", "Output"],
+    "negatives": ["Data", "Estimate", "Output"],
     "study": ["Size", "Hardware", "Output"],
     "report": ["Output"],
     "export": ["Output"],

@@ -13,14 +13,13 @@ from torch import nn
 import flatclr
 from flatclr.data.views import apply_views, draw_views, no_augmentation
 from flatclr.models import (
-    ENCODERS,
     Encoder,
     Normalisation,
     load_encoder,
     save_encoder,
 )
 from flatclr.models.saving import with_checksum
-from tests.support.networks import one_line, trained
+from tests.support.networks import NORMED, one_line, trained
 
 NORMALISATION = Normalisation(mean=(0.2860,), std=(0.3530,))
 
@@ -37,7 +36,7 @@ def edit(folder: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", NORMED)
 def test_an_encoder_comes_back_exactly(name: str, norm: str, tmp_path: Path) -> None:
     encoder = trained(name, norm=norm)
     path = save_encoder(tmp_path / "new" / "folder", encoder, description={"epochs": 3}, normalisation=NORMALISATION)

@@ -81,6 +81,7 @@ COMMANDS = {
             "Test whether a loss has the same gradient on several processes as on one, and its value at known inputs.",
         ),
         Entry("mi", INFORMATION, "Estimate mutual information in nats, with its standard error and its limits."),
+        Entry("negatives", LITERATURE, "Say how many negatives are useful, given the frequencies of your classes."),
         Entry("study", LITERATURE, "Run an experiment of the literature again and judge what it claims."),
     )
 }

@@ -49,6 +49,7 @@ def train_command(
     image_size: Annotated[int | None, option_of("image_size")] = None,
     max_bad_images: Annotated[float | None, option_of("max_bad_images")] = None,
     views_per_image: Annotated[int | None, option_of("views_per_image", "--views-per-image", "--views")] = None,
+    positives: Annotated[str | None, option_of("positives")] = None,
     view_size: Annotated[int | None, option_of("view_size")] = None,
     encoder: Annotated[str | None, option_of("encoder")] = None,
     init: Annotated[str | None, option_of("init")] = None,

@@ -15,6 +15,7 @@ torch.Size([4, 1, 28, 28])
 
 from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.data.opening import DATASETS, dataset_from, fashion_mnist_small, open_dataset, token_ids
+from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
 from flatclr.data.sources import (
     Dataset,
@@ -42,6 +43,7 @@ from flatclr.data.views import (
 __all__ = [
     "DATASETS",
     "BatchPlan",
+    "ClassPositives",
     "Dataset",
     "FileImages",
     "ImageSource",

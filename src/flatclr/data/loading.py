@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from flatclr.checks import require_count
+from flatclr.data.positives import ClassPositives
 
 Batch = tuple[Tensor, ...]  # (images,), or both sides of paired data
 
@@ -133,6 +134,7 @@ class Loader:
         own: this rank's rows of a global batch.
         device: where batches go. A source in memory goes there whole, if it fits into half of what is free.
         read_ahead: how many batches are read before they are asked for, at least.
+        positives: if given, a batch of images has a second part, another sample of the class of each.
 
     >>> source = flatclr.data.fashion_mnist_small().train
     >>> plan = BatchPlan(samples=len(source), batch_size=64, seed=0)
@@ -142,9 +144,17 @@ class Loader:
     """
 
     def __init__(
-        self, source: Batches, plan: BatchPlan, *, own: slice, device: torch.device, read_ahead: int = 4
+        self,
+        source: Batches,
+        plan: BatchPlan,
+        *,
+        own: slice,
+        device: torch.device,
+        read_ahead: int = 4,
+        positives: ClassPositives | None = None,
     ) -> None:
         self.source, self.plan, self.own, self.device = source, plan, own, device
+        self.positives = positives
         in_flight: Callable[[int], int] | None = getattr(source, "batches_in_flight", None)
         self.readers = 1 if in_flight is None else in_flight(len(self.own_indices(0)))
         self.read_ahead = max(read_ahead, self.readers)
@@ -153,8 +163,23 @@ class Loader:
         if in_memory is not None and _fits(in_memory, device):
             self.resident = tuple(part.to(device) for part in in_memory)
 
-    def batches(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
-        """The samples of each index, on the device, in the order asked for."""
+    def batches(self, indices: Iterable[Tensor], keys: Iterable[int | str] | None = None) -> Iterator[Batch]:
+        """The samples of each index, on the device, in the order asked for; the same key draws the same positives."""
+        if self.positives is None:
+            yield from self._fetched(indices)
+            return
+        drawn = zip(indices, count() if keys is None else keys, strict=False)
+        with_positives = (torch.cat([index, self._partners(index, key)]) for index, key in drawn)
+        for batch in self._fetched(with_positives):
+            yield tuple(half for part in batch for half in part.chunk(2))
+
+    def _partners(self, index: Tensor, key: int | str) -> Tensor:
+        """Drawn for the global batch, so that ranks do not matter."""
+        assert self.positives is not None
+        generator = seeded_generator(self.plan.seed, "positive", key)
+        return self.positives.of(index, torch.rand(self.plan.batch_size, generator=generator)[self.own])
+
+    def _fetched(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
         if self.resident is None:
             stream = getattr(self.source, "stream", None)  # a source with workers of its own
             for parts in self._read_ahead(indices) if stream is None else stream(indices):
@@ -167,7 +192,7 @@ class Loader:
     def steps(self, first: int, last: int) -> Iterator[tuple[int, Batch]]:
         """(step, batch) for first <= step < last."""
         steps = range(first, last)
-        return zip(steps, self.batches(map(self.own_indices, steps)), strict=True)
+        return zip(steps, self.batches(map(self.own_indices, steps), steps), strict=True)
 
     def own_indices(self, step: int) -> Tensor:
         """This rank's samples of a step."""

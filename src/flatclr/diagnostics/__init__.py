@@ -1,5 +1,6 @@
 """Gauges: why a run is or is not learning."""
 
+from flatclr.diagnostics.conditioning import condition_number, inversion_error, jacobian_singular_values
 from flatclr.diagnostics.effective_sample_size import effective_sample_size, ess_with_positive
 from flatclr.diagnostics.geometry import (
     alignment,
@@ -17,12 +18,15 @@ __all__ = [
     "GradientNoise",
     "alignment",
     "collision_rate",
+    "condition_number",
     "effective_rank",
     "effective_sample_size",
     "ess_with_positive",
     "gradient_noise",
     "gradient_snr",
     "gradient_snr_floor",
+    "inversion_error",
+    "jacobian_singular_values",
     "saturation",
     "simplex_etf_distance",
     "uniformity",

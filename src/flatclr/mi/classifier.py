@@ -16,9 +16,9 @@ from flatclr.mi.fit import fit
 from flatclr.mi.held_out import seeded
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
-from flatclr.mi.networks import network, start_at_zero
 from flatclr.mi.outcome import MethodOptions, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split
+from flatclr.models.critics.networks import network, start_at_zero
 
 _ROWS_PER_CLASS = 50
 _MOST_CLASSES = 200

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from flatclr.mi import bounds
 from flatclr.mi.limits import all_pairs
-from flatclr.mi.networks import network, start_at_zero
 from flatclr.mi.outcome import Reading
+from flatclr.models.critics.networks import network, start_at_zero
 
 _ROWS_AT_ONCE = 1024
 

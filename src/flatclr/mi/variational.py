@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from flatclr.contrast import ContrastStats, stats_from_scores
 from flatclr.mi import bounds
 from flatclr.mi.critics import Cosine, Critic
-from flatclr.mi.networks import network, start_at_zero
 from flatclr.mi.outcome import Reading
 from flatclr.mi.pool import Pool, clipped_means, score_pool
+from flatclr.models.critics.networks import network, start_at_zero
 from flatclr.objectives import EssControl, FlatNCE
 from flatclr.objectives import variational as losses
 

@@ -2,6 +2,7 @@
 
 from flatclr.models.encoders import ENCODERS, Encoder, EncoderSpec, build_encoder
 from flatclr.models.export import export_folder, export_onnx
+from flatclr.models.flows import Coupling, Flow, image_flow, vector_flow
 from flatclr.models.heads import build_head
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Network, Normalisation, NormalisedEncoder, TwoTowers
@@ -11,8 +12,10 @@ from flatclr.models.weights import WeightsReport, load_weights
 
 __all__ = [
     "ENCODERS",
+    "Coupling",
     "Encoder",
     "EncoderSpec",
+    "Flow",
     "MomentumEncoder",
     "Network",
     "Normalisation",
@@ -23,9 +26,11 @@ __all__ = [
     "build_head",
     "export_folder",
     "export_onnx",
+    "image_flow",
     "load_encoder",
     "load_head",
     "load_network",
     "load_weights",
     "save_encoder",
+    "vector_flow",
 ]

@@ -1,8 +1,8 @@
 """Encoders by name: images [N, C, S, S] -> features [N, features].
 
 Module names are stable, so that a layer can be probed by name: `maxpool` (the end of the stem), `layer1` ... `layer4`
-and `avgpool` of a ResNet or CNN, `layer1`, `layer2` ... of an MLP. No activation works in place, so a hook may keep any
-layer's output.
+and `avgpool` of a ResNet or CNN, `layer1`, `layer2` ... of an MLP, `flow.layer1` ... of a RealNVP. No activation works
+in place, so a hook may keep any layer's output.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_one_of
 from flatclr.extras import needed
+from flatclr.models.flows import Flow, image_flow, vector_flow
 from flatclr.models.network import Normalisation
 
 STEMS = ("auto", "cifar", "imagenet")
@@ -100,11 +101,13 @@ def build_encoder(name: str, *, channels: int, image_size: int, **options: Any) 
     Args:
         name: one of `ENCODERS`, "bigru" for sentences, or "timm:NAME" or "torchvision:NAME" where these packages are
             installed.
-        channels, image_size: of the images. Only an "mlp" and some timm and torchvision models are bound to the size.
+        channels, image_size: of the images. Only "mlp", "realnvp" and some timm and torchvision models are bound
+            to the size.
         options: resnet: stem="auto" | "cifar" (3x3 convolution, no pooling) | "imagenet", width=64,
             norm="batch" | "group", zero_init_gain=False (start every residual block as the identity).
             cnn: width=32, norm="batch" | "group" | "none".
             mlp: width=512, layers=2, norm="batch" | "group" | "none".
+            realnvp: width=32, layers=4; as many features as pixels times channels, and an exact `inverse`.
             bigru, of sentences [N, channels] as numbers of words: width=128, hidden=256, buckets=8192.
             timm, torchvision: passed on (`pretrained=True`, `weights="DEFAULT"`, `img_size=32`, ...).
 
@@ -306,6 +309,48 @@ class MLP(Encoder):
         return x
 
 
+class RealNVP(Encoder):
+    """An encoder that loses no information: a flow from the image to as many features, with an exact inverse.
+
+    Rows of numbers [N, d] are images of one pixel, d channels. It starts as the identity.
+    """
+
+    def __init__(self, *, channels: int, image_size: int, width: int = 32, layers: int = 4) -> None:
+        super().__init__(channels)
+        self.image_size, self.features = image_size, channels * image_size**2
+        self.flow: Flow = (
+            vector_flow(channels, layers=layers, width=width)
+            if image_size == 1
+            else image_flow(channels, image_size, image_size, layers=layers, width=width)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images[:, :, None, None] if images.dim() == 2 else images)
+
+    def encode(self, images: Tensor) -> Tensor:
+        return torch.flatten(self.flow(self._shaped(images)), 1)
+
+    def with_log_determinant(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [N, features] and the log-determinant of each image [N]."""
+        out, log_determinant = self.flow.with_log_determinant(self._shaped(images))
+        return torch.flatten(out, 1), log_determinant
+
+    def inverse(self, features: Tensor) -> Tensor:
+        """The images [N, C, S, S] that have these features."""
+        shape = (self.channels, self.image_size, self.image_size)
+        inside = features if self.image_size == 1 else features.unflatten(1, shape)
+        images: Tensor = self.flow.inverse(inside)
+        return images.view(-1, *shape)
+
+    def _shaped(self, images: Tensor) -> Tensor:
+        if images.dim() == 4 and images.shape[2:] != (self.image_size, self.image_size):
+            raise ValueError(
+                f"images must be {self.image_size} x {self.image_size} for this realnvp, got {list(images.shape[2:])}; "
+                "resize them, or use a convolutional encoder."
+            )
+        return torch.flatten(images, 1) if self.image_size == 1 else images
+
+
 class BiGRU(Encoder):
     """Sentences as numbers of words [N, L]: a GRU in each direction, the states at their ends beside each other.
 
@@ -366,6 +411,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "resnet50": partial(ResNet, Bottleneck, (3, 4, 6, 3)),
     "cnn": SmallCNN,
     "mlp": MLP,
+    "realnvp": RealNVP,
 }
 """Architectures by the name that `build_encoder` takes, besides `timm:NAME` and `torchvision:NAME`."""
 OWN_ENCODERS: dict[str, Callable[..., Encoder]] = {**ENCODERS, TEXT_ENCODER: BiGRU}  # those of sentences too

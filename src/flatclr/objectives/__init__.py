@@ -5,6 +5,7 @@ import pkgutil
 
 from flatclr.objectives.align_uniform import AlignUniform, pair_alignment, uniformity
 from flatclr.objectives.base import OBJECTIVES, Objective, Traits, register
+from flatclr.objectives.critics import CRITICS, CriticObjective
 from flatclr.objectives.debiased import Debiased, debiased
 from flatclr.objectives.decoupled import DCL, DCLW, DHEL, dcl, dclw, dhel
 from flatclr.objectives.ess_control import EssControl
@@ -27,6 +28,7 @@ for _name in sorted(OBJECTIVES):  # help texts and messages list them in this or
     OBJECTIVES[_name] = OBJECTIVES.pop(_name)
 
 __all__ = [
+    "CRITICS",
     "DCL",
     "DCLW",
     "DHEL",
@@ -39,6 +41,7 @@ __all__ = [
     "RPC",
     "AlignUniform",
     "BarlowTwins",
+    "CriticObjective",
     "Debiased",
     "EssControl",
     "FlatNCE",

@@ -119,6 +119,11 @@ class Objective(nn.Module):
 
     @classmethod
     def _require_known(cls, options: ContrastOptions) -> None:
+        if "critic" in options and cls.traits.bounded_scores:
+            raise ValueError(
+                f"{cls.__name__} must have bounded scores, got critic=; its gap has no lower bound when scores can "
+                "grow: leave it out for cosines, or use InfoNCE."
+            )
         own = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "traits", "options")]
         for name in options:
             require_one_of(f"option of {cls.__name__}", name, [*own, *ContrastOptions.__annotations__])

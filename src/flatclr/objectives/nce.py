@@ -12,6 +12,7 @@ from torch import Tensor
 from flatclr.checks import require_one_of
 from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, stats_of
 from flatclr.objectives.base import Objective, Traits, register
+from flatclr.objectives.critics import CriticObjective
 from flatclr.objectives.ess_control import EssControl
 
 VALUES = ("nats", "paper")
@@ -123,7 +124,7 @@ def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tens
 
 
 @register("infonce", Traits("InfoNCE / NT-Xent, SimCLR's loss"))
-class InfoNCE(Objective):
+class InfoNCE(CriticObjective):
     """InfoNCE / NT-Xent, SimCLR's loss, in nats.
 
         loss = mean_i softplus(logsumexp_j s_ij - p_i),  s = cosine / temperature
@@ -133,6 +134,8 @@ class InfoNCE(Objective):
 
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
+        critic: "cosine", "bilinear", "separable", "mlp" or a module that scores all pairs, as
+            `flatclr.objectives.CriticObjective` takes it, with `critic_dim`; `stop_at_nats` likewise.
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
 
@@ -144,8 +147,8 @@ class InfoNCE(Objective):
     """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
-        stats = stats_of(pairs, inverse_temperature)
-        return stats.mean(info_nce(stats)), stats
+        stats = self.stats(pairs, inverse_temperature)
+        return self.towards(stats.mean(info_nce(stats)), ceiling=stats.ceiling_nats), stats
 
 
 @register("flatnce", Traits("FlatNCE: small batches learn like large ones", bounded_scores=True))

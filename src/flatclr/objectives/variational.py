@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flatclr.checks import require_switch
-from flatclr.contrast import ContrastOptions, ContrastStats, PairSet, stats_of
-from flatclr.objectives.base import Objective, Traits, register
+from flatclr.contrast import ContrastOptions, ContrastStats, PairSet
+from flatclr.objectives.base import Traits, register
+from flatclr.objectives.critics import COSINE, CriticObjective
 from flatclr.objectives.ess_control import EssControl
 
 RUNNING_STEP = 0.1  # of a running mean towards the present batch
@@ -249,7 +250,7 @@ def slope_of_exp_with_tangent(x: Tensor) -> Tensor:
 
 
 @register("dv", Traits("minus the Donsker-Varadhan bound"))
-class DV(Objective):
+class DV(CriticObjective):
     """Minus the Donsker-Varadhan bound on the mutual information, in nats.
 
         loss = log mean_{i, j} exp(s_ij) - mean_i p_i
@@ -259,6 +260,8 @@ class DV(Objective):
 
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
+        critic: "cosine", "bilinear", "separable", "mlp" or a module that scores all pairs, as
+            `flatclr.objectives.CriticObjective` takes it, with `critic_dim`; `stop_at_nats` likewise.
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
 
@@ -270,8 +273,8 @@ class DV(Objective):
     """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
-        stats = stats_of(pairs, inverse_temperature)
-        return stats.mean(dv(stats)), stats
+        stats = self.stats(pairs, inverse_temperature)
+        return self.towards(stats.mean(dv(stats))), stats
 
 
 class RunningLogMean(nn.Module):
@@ -307,7 +310,7 @@ class RunningLogMean(nn.Module):
 
 
 @register("nwj", Traits("minus the Nguyen-Wainwright-Jordan bound", training_options={"running_offset": True}))
-class NWJ(Objective):
+class NWJ(CriticObjective):
     """Minus the Nguyen-Wainwright-Jordan bound on the mutual information, in nats.
 
         loss = mean_i [mean_j exp(s_ij - 1) - p_i],  at its optimum s = 1 + log r for the density ratio r
@@ -318,6 +321,8 @@ class NWJ(Objective):
 
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
+        critic: "cosine", "bilinear", "separable", "mlp" or a module that scores all pairs, as
+            `flatclr.objectives.CriticObjective` takes it, with `critic_dim`; `stop_at_nats` likewise.
         running_offset: whether scores are shifted so that those of negatives are about right; `flatclr.train` does.
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
@@ -335,19 +340,29 @@ class NWJ(Objective):
         self,
         temperature: float | EssControl = 0.1,
         *,
+        critic: str | nn.Module = COSINE,
+        critic_dim: int | None = None,
+        stop_at_nats: float | None = None,
         running_offset: bool = False,
         learn_temperature: bool = False,
         **options: Unpack[ContrastOptions],
     ) -> None:
-        super().__init__(temperature, learn_temperature=learn_temperature, **options)
+        super().__init__(
+            temperature,
+            critic=critic,
+            critic_dim=critic_dim,
+            stop_at_nats=stop_at_nats,
+            learn_temperature=learn_temperature,
+            **options,
+        )
         require_switch("running_offset", running_offset)
         self.running = RunningLogMean() if running_offset else None
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
-        stats = stats_of(pairs, inverse_temperature)
+        stats = self.stats(pairs, inverse_temperature)
         if self.running is None:
-            return stats.mean(nwj(stats)), stats
-        return stats.mean(tuba(stats, self.running(stats.log_partition))), stats
+            return self.towards(stats.mean(nwj(stats))), stats
+        return self.towards(stats.mean(tuba(stats, self.running(stats.log_partition)))), stats
 
 
 class AffineU(nn.Module):
@@ -365,7 +380,7 @@ class AffineU(nn.Module):
 
 
 @register("flo", Traits("minus the Fenchel-Legendre bound"))
-class FLO(Objective):
+class FLO(CriticObjective):
     """Minus the Fenchel-Legendre bound on the mutual information, in nats.
 
         loss = mean_i [u_i + exp(-u_i) mean_j exp(s_ij - p_i) - 1],  at its optimum u = -log r for the density ratio r
@@ -374,6 +389,8 @@ class FLO(Objective):
 
     Args:
         temperature: a number > 0, or an `EssControl` that adapts it.
+        critic: "cosine", "bilinear", "separable", "mlp" or a module that scores all pairs, as
+            `flatclr.objectives.CriticObjective` takes it, with `critic_dim`; `stop_at_nats` likewise.
         u: a module called as u(z_a, z_b) on the global batch, normalised if the objective normalises, that returns one
             value per pair [N]; of several views each pair is passed once, the earlier view first. None: minus an affine
             function of the positive score, with two learnable scalars. Its parameters are parameters of this module.
@@ -395,12 +412,22 @@ class FLO(Objective):
         self,
         temperature: float | EssControl = 0.1,
         *,
+        critic: str | nn.Module = COSINE,
+        critic_dim: int | None = None,
+        stop_at_nats: float | None = None,
         u: nn.Module | None = None,
         running_offset: bool = True,
         learn_temperature: bool = False,
         **options: Unpack[ContrastOptions],
     ) -> None:
-        super().__init__(temperature, learn_temperature=learn_temperature, **options)
+        super().__init__(
+            temperature,
+            critic=critic,
+            critic_dim=critic_dim,
+            stop_at_nats=stop_at_nats,
+            learn_temperature=learn_temperature,
+            **options,
+        )
         require_switch("running_offset", running_offset)
         if u is not None and not isinstance(u, nn.Module):
             raise TypeError(
@@ -413,8 +440,8 @@ class FLO(Objective):
             raise ValueError(
                 "FLO must have the views of a sample as its positives, got labels=; leave them out, or use InfoNCE."
             )
-        stats = stats_of(pairs, inverse_temperature)
-        return stats.mean(flo(stats, self._u(pairs, stats))), stats
+        stats = self.stats(pairs, inverse_temperature)
+        return self.towards(stats.mean(flo(stats, self._u(pairs, stats)))), stats
 
     def _u(self, pairs: PairSet, stats: ContrastStats) -> Tensor:
         """[A] or, with several views, [A, P]."""

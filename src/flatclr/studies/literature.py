@@ -34,13 +34,6 @@ class Unjudged:
 NO_STUDY = "a study, which is not written yet"
 UNJUDGED = (
     Unjudged(
-        f"{NEGATIVES}, theory",
-        "The minimiser of the k-negative loss is the simplex ETF for every k, and the supervised loss does not "
-        "increase with k; older upper bounds first fall, then grow like eta^k / k.",
-        NO_STUDY,
-        NOT_RUN,
-    ),
-    Unjudged(
         f"{NEGATIVES}, CIFAR-10",
         "Accuracy does not fall with the number of negatives, and cosines across classes go to -1/9.",
         NO_STUDY,

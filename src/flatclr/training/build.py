@@ -15,6 +15,7 @@ from flatclr.checks import checked_device
 from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
+from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
 from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
@@ -30,7 +31,7 @@ from flatclr.training.build_network import build_network
 from flatclr.training.build_objective import build_objective
 from flatclr.training.build_start import Start, image_size_of_start, open_start
 from flatclr.training.config import VIEW_SIZES, TrainConfig
-from flatclr.training.inputs import GivenViews, ImageViews, Inputs, PairedInputs
+from flatclr.training.inputs import ClassPairViews, GivenViews, ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
 from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
@@ -196,7 +197,18 @@ def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: 
         )
     shards = getattr(source, "shard_sizes", ()) if config.shards_at_once is not None else ()
     plan = BatchPlan(len(source), config.batch_size, config.seed, shards, config.shards_at_once)
-    return Loader(source, plan, own=ranks.own_rows(config.batch_size // ranks.size), device=device)
+    own = ranks.own_rows(config.batch_size // ranks.size)
+    return Loader(source, plan, own=own, device=device, positives=_class_positives(config, source))
+
+
+def _class_positives(config: TrainConfig, source: AnySource) -> ClassPositives | None:
+    if config.positives != "class":
+        return None
+    if isinstance(source, PairedArrays | ReadyViews) or source.labels is None:
+        raise ValueError(
+            f"positives must be 'views' for data without labels, got 'class' for {source.name}; pass labelled images."
+        )
+    return ClassPositives(source.labels, name=source.name)
 
 
 def _view_plan(config: TrainConfig, source: AnySource) -> ViewPlan:
@@ -235,7 +247,8 @@ def _build_inputs(
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
     (_, groups), *_ = view_plan
     views = build_views(config, source, None if start is None else start.normalisation)
-    return ImageViews(views, groups, config.batch_size, config.seed, ranks, dtype)
+    kind = ClassPairViews if config.positives == "class" else ImageViews
+    return kind(views, groups, config.batch_size, config.seed, ranks, dtype)
 
 
 def _build_validation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flatclr.objectives import OBJECTIVES, EssControl, Matryoshka, Objective, Traits
+from flatclr.objectives.critics import COSINE, CriticObjective
 from flatclr.training.config import OWN, TrainConfig
 
 LEFT_TO_OWN = {  # settings that an objective from Python brings with it, and how
@@ -37,13 +38,17 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
         options.setdefault("pairing", "cross")
     if config.negatives_per_anchor is not None:
         options["negatives_per_anchor"] = config.negatives_per_anchor
+    has_critic = issubclass(kind, CriticObjective) and options.get("critic", COSINE) != COSINE
+    if has_critic:
+        options.setdefault("critic_dim", config.embedding)
+        options["temperature"] = 1.0  # its scores have a scale of their own
     traits = kind.traits_with(**options)
     _require_what_it_has(config, traits)
     if config.temperature is not None:
         if traits.temperature is None:
             raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
         options["temperature"] = config.temperature
-    elif config.ess_targets and traits.temperature is not None and traits.accepts_control:
+    elif config.ess_targets and not has_critic and traits.temperature is not None and traits.accepts_control:
         options["temperature"] = _control(traits.temperature, config)
     objective = kind(**options)
     if config.prefixes is None:

@@ -45,6 +45,7 @@ from flatclr.training.view_groups import (
 )
 
 PRECISIONS = ("fp32", "bf16", "fp16")
+POSITIVES = ("views", "class")
 OWN = "own"  # an encoder, or an objective, that came from Python
 VIEW_SIZES = ("view_size", "view_sizes", "size_schedule")  # of which one says how large views are
 
@@ -101,6 +102,12 @@ class TrainConfig:
     views_per_image: int = setting(
         2, "data", "How many views of each image a step compares, where view_sizes does not count them.", at_least_two
     )
+    positives: str = setting(
+        "views",
+        "data",
+        "What a positive is: views, of the same image; class, a view of another image of the class.",
+        one_of(POSITIVES),
+    )
     view_size: int | None = setting(
         None, "data", "The side of a view in pixels, in training; None: that of the images.", optional_count
     )
@@ -141,7 +148,7 @@ class TrainConfig:
     encoder: str = setting(
         "auto",
         "network",
-        "The encoder: cnn, mlp, bigru, resnet18, resnet34, resnet50, timm:NAME or torchvision:NAME; auto: what suits.",
+        "The encoder: cnn, mlp, realnvp, bigru, resnet18/34/50, timm:NAME or torchvision:NAME; auto: what suits.",
         text("'resnet18', or pass one of your own to flatclr.train"),
     )
     encoder_options: Mapping[str, Any] = setting(

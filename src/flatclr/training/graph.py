@@ -29,6 +29,8 @@ def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:
         return "several processes share the batch"
     if not isinstance(train_step.inputs, ImageViews):
         return "the data are pairs"
+    if loader.positives is not None:
+        return "positives are other samples"
     if not train_step.skips_on_device:
         return "fp16, LARS, a queue or a momentum encoder looks at every step from the host"
     if train_step.micro_batch is not None:

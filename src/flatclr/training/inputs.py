@@ -77,6 +77,25 @@ class ImageViews:
         return of
 
 
+@dataclass(frozen=True)
+class ClassPairViews(ImageViews):
+    """Views of an image and of another of its class in turns, beginning with the image itself."""
+
+    def draw(self, batch: Batch, key: int | str) -> Views:
+        drawn = self.parameters(batch[0], key).to(batch[0].device)
+        values_VnP = drawn.values_NP.unflatten(0, (self.views_per_sample, -1))
+        sizes = [group.size for group in self.groups for _ in range(group.count)]
+
+        def of(rows: slice) -> tuple[Tensor, ...]:
+            views = []
+            for view, (values_nP, size) in enumerate(zip(values_VnP, sizes, strict=True)):
+                images, parameters = batch[view % 2][rows], replace(drawn, values_NP=values_nP[rows])
+                views.append(gathered_views(images, None, parameters, self.views, size=size, dtype=self.dtype))
+            return tuple(views)
+
+        return of
+
+
 def name_of(view: int) -> str:
     """Under which a view's parameters are drawn.
 

@@ -65,5 +65,5 @@ def probed_gradients(train_step: TrainStep, loader: Loader, step: int) -> Iterat
     plan, keys = loader.plan, [f"snr {step} {i}" for i in range(SNR_BATCHES)]
     orders = (torch.randperm(plan.samples, generator=seeded_generator(plan.seed, key)) for key in keys)
     samples = [order[: plan.batch_size][loader.own] for order in orders]
-    for batch, key, own in zip(loader.batches(samples), keys, samples, strict=True):
+    for batch, key, own in zip(loader.batches(samples, keys), keys, samples, strict=True):
         yield train_step.probe_gradient(batch, key, own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,6 @@ import torch
 
 from flatclr.studies import Job
 from flatclr.studies.experiments import convergence
-
-
-def test_counts_and_their_chances_are_those_of_all_draws() -> None:
-    margin = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
-    counts = convergence.counts_of(3)
-    chances = dict(
-        zip(map(tuple, counts.long().tolist()), convergence.probabilities_of(counts, margin).tolist(), strict=True)
-    )
-    expected: dict[tuple[int, ...], float] = {}
-    for draw in product(range(4), repeat=3):
-        key = tuple(draw.count(symbol) for symbol in range(4))
-        expected[key] = expected.get(key, 0.0) + float(margin[list(draw)].prod())
-    assert chances == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("negatives", [4, 5])

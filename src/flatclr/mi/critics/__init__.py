@@ -11,8 +11,7 @@ from collections.abc import Callable
 from flatclr.checks import require_one_of
 from flatclr.mi.copula import Copula
 from flatclr.mi.critics.anchors import anchor_of, anchored
-from flatclr.mi.critics.base import Critic, InnerProduct
-from flatclr.mi.critics.learned import Bilinear, Cosine, Inner, Joint, Separable
+from flatclr.models.critics import Bilinear, Cosine, Critic, Inner, InnerProduct, Joint, Separable
 
 _Make = Callable[[int, int, int, Copula | None], Critic]  # (dim_x, dim_y, hidden, copula)
 

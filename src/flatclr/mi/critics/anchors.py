@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from flatclr.mi.copula import Copula
-from flatclr.mi.critics.base import Critic, InnerProduct
-from flatclr.mi.critics.learned import Joint, Separable
 from flatclr.mi.gaussian import regular
 from flatclr.mi.student import student_quantile
+from flatclr.models.critics.base import Critic, InnerProduct
+from flatclr.models.critics.learned import Joint, Separable
 
 
 class GaussianAnchor(InnerProduct):

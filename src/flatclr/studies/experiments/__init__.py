@@ -25,6 +25,7 @@ STUDIES = {
         "nine-methods",
         "gaussian-or-cosine",
         "align-uniform",
+        "negatives-theory",
     )
 }
 """The module of every study by its name on the command line."""

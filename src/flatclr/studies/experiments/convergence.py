@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import chain, combinations
-from math import lgamma
 
 import torch
 from matplotlib.figure import Figure
@@ -13,26 +11,12 @@ from torch import Tensor
 from flatclr.plots import COLOURS, new_figure
 from flatclr.studies.judging import Verdict, exactly
 from flatclr.studies.literature import FLATNCE
+from flatclr.studies.multinomial import counts_of, probabilities_of
 from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
 
 SYMBOLS, NEGATIVES = 4, (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
 FAR = 25.0  # nats between scores, where a softmax has forgotten the lower one
 AT_ZERO = 1e-8
-
-
-@cache
-def counts_of(negatives: int) -> Tensor:
-    """How often each symbol can be among so many draws, [outcomes, 4]."""
-    bars = combinations(range(negatives + SYMBOLS - 1), SYMBOLS - 1)
-    edges = torch.tensor([(-1, *places, negatives + SYMBOLS - 1) for places in bars])
-    return (edges.diff(dim=1) - 1).double()
-
-
-def probabilities_of(counts: Tensor, margin: Tensor) -> Tensor:
-    """Multinomial probability of each outcome."""
-    total = int(counts[0].sum())
-    log_ways = lgamma(total + 1) - torch.lgamma(counts + 1).sum(1)
-    return (log_ways + counts @ margin.log()).exp()
 
 
 def joint_of(seed: int) -> Tensor:
@@ -48,7 +32,7 @@ def measure(job: Job) -> Numbers:
     negatives, joint = job.settings["negatives"], joint_of(job.seed)
     margin = joint.sum(0)
     conditional = joint / joint.sum(1, keepdim=True)
-    counts = counts_of(negatives)
+    counts = counts_of(SYMBOLS, negatives)
     weights = probabilities_of(counts, margin)
     log_counts = counts.log()
     scores = torch.zeros(SYMBOLS, SYMBOLS, dtype=torch.float64, requires_grad=True)  # of x and y

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from flatclr.mi.critics.base import Critic, InnerProduct
-from flatclr.mi.networks import network, start_at_zero
+from flatclr.models.critics.base import Critic, InnerProduct
+from flatclr.models.critics.networks import network, start_at_zero
 
 
 class Inner(InnerProduct):

@@ -1,0 +1,45 @@
+"""Singular values of Jacobians against finite differences, and what an inverse gives back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flatclr.diagnostics import condition_number, inversion_error, jacobian_singular_values
+from flatclr.models import build_encoder
+
+
+def test_singular_values_are_those_of_finite_differences() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    inputs, step = torch.randn(3, 4, dtype=torch.float64), 1e-6
+    found = jacobian_singular_values(module, inputs, chunk=2)
+    for sample, values in zip(inputs, found, strict=True):
+        moved = [(module(sample + step * e) - module(sample - step * e)) / (2 * step) for e in torch.eye(4).double()]
+        torch.testing.assert_close(values, torch.linalg.svdvals(torch.stack(moved)), atol=1e-7, rtol=0)
+
+
+def test_a_rotation_has_condition_one_and_a_lost_direction_an_infinite_one() -> None:
+    turn, lose = nn.Linear(2, 2).double(), nn.Linear(2, 2).double()
+    turn.weight.data = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
+    lose.weight.data = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    assert condition_number(turn, torch.zeros(2, 2).double()).tolist() == pytest.approx([1, 1])
+    assert condition_number(lose, torch.zeros(1, 2).double()).isinf().all()
+
+
+def test_batch_statistics_neither_count_nor_change() -> None:
+    encoder = build_encoder("cnn", channels=1, image_size=8, width=4).train()
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    images = torch.randn(3, 1, 8, 8)
+    together, alone = condition_number(encoder, images), condition_number(encoder, images[:1])
+    torch.testing.assert_close(together[:1], alone)
+    assert encoder.training
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"inputs must be floating-point samples \[N, ...\]"):
+        condition_number(nn.Linear(2, 2), torch.zeros(2))
+    with pytest.raises(TypeError, match="module must have a method inverse, got Linear"):
+        inversion_error(nn.Linear(2, 2), torch.zeros(1, 2))
