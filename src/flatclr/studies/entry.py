@@ -131,6 +131,7 @@ def run(
         range((1 if quick else study.seeds) if seeds is None else seeds), quick, _options(study, options or {})
     )
     environment = {**machine(), "device": chosen, "jobs": jobs}
+    home.mkdir(parents=True, exist_ok=True)  # before any work: a place that cannot be is said at once
     site = Site(home, chosen, threads_for(jobs), deadline, environment)
     planned, found, failed = _made(study, site, sized, jobs=jobs, tell=progress or _nobody)
     verdicts = judge(study, planned, found)
