@@ -40,19 +40,6 @@ UNJUDGED = (
         NOT_RUN,
     ),
     Unjudged(
-        f"{INFOMAX}, A1 and A2",
-        "Bound and accuracy rise at constant mutual information; some encoders of maximal information are worse than "
-        "pixels; conditioning worsens.",
-        NO_STUDY,
-        NOT_RUN,
-    ),
-    Unjudged(
-        f"{INFOMAX}, A3 and A4",
-        "A larger critic does not give better features; at an equal bound a CNN is above an MLP.",
-        NO_STUDY,
-        NOT_RUN,
-    ),
-    Unjudged(
         f"{INFOMAX}, the circle",
         "Accuracies of embeddings on the circle are 12.71 (random), 57.19 (supervised) and 28.60 (contrastive).",
         NO_STUDY,

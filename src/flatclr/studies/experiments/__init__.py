@@ -26,6 +26,8 @@ STUDIES = {
         "gaussian-or-cosine",
         "align-uniform",
         "negatives-theory",
+        "infomax-is-not-enough",
+        "critics-and-architectures",
     )
 }
 """The module of every study by its name on the command line."""
