@@ -15,6 +15,7 @@ from flatclr.objectives.ess_control import EssControl
 
 COSINE = "cosine"
 CRITICS = (COSINE, "bilinear", "separable", "mlp")
+"""Critics by name, which `CriticObjective` and those made of it take."""
 PAIRINGS_OF_CRITICS = ("cross", "one_way")  # a critic may tell its first argument from its second
 HIDDEN = 256
 
@@ -31,6 +32,9 @@ class CriticObjective(Objective):
         stop_at_nats: if given, the loss is how far the bound is from so many nats.
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
+
+    >>> isinstance(flatclr.InfoNCE(1.0, critic="bilinear", critic_dim=4), flatclr.objectives.CriticObjective)
+    True
     """
 
     def __init__(
