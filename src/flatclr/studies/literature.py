@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flatclr.studies.judging import NOT_RUN
-
 FLATNCE = "FlatNCE paper (Chen et al. 2021)"
 REVIEW = "review of FlatNCE"
 F_MICL = "f-MICL (Lu et al. 2023)"
@@ -31,20 +29,7 @@ class Unjudged:
     word: str = NOT_HERE
 
 
-NO_STUDY = "a study, which is not written yet"
 UNJUDGED = (
-    Unjudged(
-        f"{NEGATIVES}, CIFAR-10",
-        "Accuracy does not fall with the number of negatives, and cosines across classes go to -1/9.",
-        NO_STUDY,
-        NOT_RUN,
-    ),
-    Unjudged(
-        f"{INFOMAX}, the circle",
-        "Accuracies of embeddings on the circle are 12.71 (random), 57.19 (supervised) and 28.60 (contrastive).",
-        NO_STUDY,
-        NOT_RUN,
-    ),
     Unjudged(
         f"{FLATNCE}, Tables 1, 2 and S3, on ImageNet itself",
         "At 100 epochs FlatCLR is 2.61 points of linear top-1 above SimCLR.",

@@ -26,8 +26,10 @@ STUDIES = {
         "gaussian-or-cosine",
         "align-uniform",
         "negatives-theory",
+        "negatives-cifar",
         "infomax-is-not-enough",
         "critics-and-architectures",
+        "circle",
     )
 }
 """The module of every study by its name on the command line."""

@@ -169,8 +169,8 @@ STUDY = Study(
     experiment=(
         "Upper and lower halves of MNIST digits, one encoder each, 2,400 Adam steps. RealNVP encoders, which keep all "
         "information, with a bilinear critic and InfoNCE; the same, trained to make the closed-form ridge regression "
-        "of the labels fail; an MLP with a skip connection that starts as the identity. Bound and linear accuracy on test "
-        "images, the error of the inverse, and the condition number of the Jacobian."
+        "of the labels fail; an MLP with a skip connection that starts as the identity. Bound and linear accuracy on "
+        "test images, the error of the inverse, and the condition number of the Jacobian."
     ),
     changed="six couplings on a chessboard instead of a published architecture; encoders start as the identity.",
     claims=(
