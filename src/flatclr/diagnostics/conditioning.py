@@ -40,7 +40,8 @@ def jacobian_singular_values(module: nn.Module, inputs: Tensor, *, chunk: int = 
     finally:
         for part, state in training.items():
             part.training = state
-    return torch.linalg.svdvals(torch.stack(rows).double())
+    values: Tensor = torch.linalg.svdvals(torch.stack(rows).double())
+    return values
 
 
 def condition_number(module: nn.Module, inputs: Tensor, *, chunk: int = 16) -> Tensor:

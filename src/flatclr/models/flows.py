@@ -110,6 +110,9 @@ def vector_flow(features: int, *, layers: int = 4, width: int = 64) -> Flow:
         layers: couplings.
         width: of the hidden layer that decides scales and shifts.
 
+    Returns:
+        The flow, the identity.
+
     >>> x = torch.randn(3, 6)
     >>> torch.equal(vector_flow(6)(x), x)
     True
@@ -127,6 +130,9 @@ def image_flow(channels: int, height: int, width_px: int, *, layers: int = 4, wi
         channels, height, width_px: of an image, at least 2 pixels; it need not be square.
         layers: couplings.
         width: channels of the hidden convolutions that decide scales and shifts.
+
+    Returns:
+        The flow, the identity.
 
     >>> image_flow(1, 14, 28)(torch.zeros(2, 1, 14, 28)).shape
     torch.Size([2, 1, 14, 28])

@@ -18,6 +18,7 @@ from flatclr.data.opening import open_dataset
 from flatclr.data.positives import ClassPositives
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
+from flatclr.models.encoders import KEEPS_IMAGES
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Normalisation
 from flatclr.models.statistics import mixes_samples
@@ -207,8 +208,8 @@ def _build_inputs(
 ) -> Inputs:
     if isinstance(source, PairedArrays):
         return PairedInputs()
-    # every encoder of ours begins with a layer to which autocast would round the views
-    is_ours = not own_encoder and ":" not in config.encoder
+    # every other encoder of ours begins with a layer to which autocast would round the views
+    is_ours = not own_encoder and ":" not in config.encoder and config.encoder not in KEEPS_IMAGES
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
     (_, groups), *_ = view_plan
     kind = ClassPairViews if config.positives == "class" else ImageViews

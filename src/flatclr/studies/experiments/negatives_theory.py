@@ -126,7 +126,7 @@ def table(found: Found) -> list[Row]:
 
 
 def _largest_rise(kept: Kept) -> float:
-    losses = [row["supervised"] for row in kept.numbers["rows"]]
+    losses: list[float] = [row["supervised"] for row in kept.numbers["rows"]]
     return max(later - earlier for earlier, later in pairwise(losses))
 
 
