@@ -76,6 +76,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ess_target": (1.0, "must be a finite number > 0 and < 1, got 1.0"),
     "ess_per_anchor": (1, "must be true or false, got 1; pass one of these"),
     "temperature": (0.0, f"{NUMBER} 0.0"),
+    "positives": ("classes", "did you mean 'class'?"),
     "pairing": ("corss", "did you mean 'cross'?"),
     "negatives_per_anchor": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "prefixes": ([64, 32], "must be whole numbers in rising order, got [64, 32]; say [32, 64]"),

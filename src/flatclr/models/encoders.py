@@ -414,6 +414,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "realnvp": RealNVP,
 }
 """Architectures by the name that `build_encoder` takes, besides `timm:NAME` and `torchvision:NAME`."""
+KEEPS_IMAGES = frozenset({"realnvp"})  # whose features are made of the pixels themselves: rounded ones would show
 OWN_ENCODERS: dict[str, Callable[..., Encoder]] = {**ENCODERS, TEXT_ENCODER: BiGRU}  # those of sentences too
 
 

@@ -111,7 +111,7 @@ def vector_flow(features: int, *, layers: int = 4, width: int = 64) -> Flow:
         width: of the hidden layer that decides scales and shifts.
 
     Returns:
-        A module with an exact `inverse` and log-determinant.
+        The flow, the identity.
 
     >>> x = torch.randn(3, 6)
     >>> torch.equal(vector_flow(6)(x), x)
@@ -132,7 +132,7 @@ def image_flow(channels: int, height: int, width_px: int, *, layers: int = 4, wi
         width: channels of the hidden convolutions that decide scales and shifts.
 
     Returns:
-        A module with an exact `inverse` and log-determinant.
+        The flow, the identity.
 
     >>> image_flow(1, 14, 28)(torch.zeros(2, 1, 14, 28)).shape
     torch.Size([2, 1, 14, 28])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Unpack
 
 import torch
@@ -15,7 +16,7 @@ from flatclr.objectives.ess_control import EssControl
 
 COSINE = "cosine"
 CRITICS = (COSINE, "bilinear", "separable", "mlp")
-"""Critics by name, which `CriticObjective` and those made of it take."""
+"""Names that `critic=` of InfoNCE, DV, NWJ and FLO takes, besides a module."""
 PAIRINGS_OF_CRITICS = ("cross", "one_way")  # a critic may tell its first argument from its second
 HIDDEN = 256
 
@@ -33,8 +34,9 @@ class CriticObjective(Objective):
         learn_temperature: make its logarithm a parameter.
         options: those of `flatclr.Objective`.
 
-    >>> isinstance(flatclr.InfoNCE(1.0, critic="bilinear", critic_dim=4), flatclr.objectives.CriticObjective)
-    True
+    >>> objective = flatclr.InfoNCE(1.0, critic="bilinear", critic_dim=4)
+    >>> objective(torch.zeros(8, 4), torch.zeros(8, 4))  # log 8
+    tensor(2.0794, grad_fn=<MeanBackward0>)
     """
 
     def __init__(
@@ -107,8 +109,7 @@ def _made(critic: str | nn.Module, dim: int | None) -> nn.Module | None:
 def _started(critic: Bilinear, dim: int) -> Bilinear:
     """W = I / sqrt(d): at W = 0 encoders have no gradient."""
     nn.init.eye_(critic.weight)
-    with torch.no_grad():
-        critic.weight.div_(dim**0.5)
+    critic.weight.data.div_(math.sqrt(dim))
     return critic
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.data import ResidentImages, seeded_generator
+from flatclr.evaluation.features import frozen
 from flatclr.evaluation.linear import fit_probe
 from flatclr.models.encoders import build_encoder
 from flatclr.objectives import Objective
@@ -125,7 +127,7 @@ def bound_nats(
 
 def accuracy(encoder: nn.Module, train: Halves, test: Halves, *, seed: int) -> float:
     """Of a linear classifier of the upper half's features, on test images; NaN where these are not finite."""
-    with torch.no_grad(), _evaluated(encoder):
+    with _evaluated(encoder):
         bank, queries = (_features(encoder, part.top[:PROBED]) for part in (train, test))
     if not (bank.isfinite().all() and queries.isfinite().all()):
         return math.nan
@@ -138,16 +140,10 @@ def _features(encoder: nn.Module, halves: Tensor) -> Tensor:
     return torch.cat([encoder(part).flatten(1) for part in halves.split(1024)])
 
 
-class _evaluated:  # noqa: N801  a context manager reads like a function
-    """Modules in evaluation mode for a while."""
-
-    def __init__(self, *modules: nn.Module) -> None:
-        self.modules = [(module, module.training) for module in modules]
-
-    def __enter__(self) -> None:
-        for module, _ in self.modules:
-            module.eval()
-
-    def __exit__(self, *_: object) -> None:
-        for module, training in self.modules:
-            module.train(training)
+@contextmanager
+def _evaluated(*modules: nn.Module) -> Iterator[None]:
+    """Modules in evaluation mode without gradients for a while."""
+    with ExitStack() as held:
+        for module in modules:
+            held.enter_context(frozen(module))
+        yield

@@ -21,6 +21,7 @@ from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.evaluation.features import frozen
 from flatclr.models.cost import multiply_adds
+from flatclr.models.encoders import KEEPS_IMAGES
 from flatclr.models.momentum import MomentumEncoder
 from flatclr.models.network import Normalisation, unwrapped
 from flatclr.models.statistics import mixes_samples
@@ -242,8 +243,9 @@ def _build_inputs(
         return PairedInputs()
     if isinstance(source, ReadyViews):
         return GivenViews(source.views_per_sample)
-    # every encoder of ours begins with a layer to which autocast would round the views
+    # every other encoder of ours begins with a layer to which autocast would round the views
     is_ours = not own_encoder and ":" not in (config.init or "") and ":" not in config.encoder
+    is_ours = is_ours and config.encoder not in KEEPS_IMAGES
     dtype = (AUTOCAST_TYPES[config.precision] if is_ours else None) or torch.float32
     (_, groups), *_ = view_plan
     views = build_views(config, source, None if start is None else start.normalisation)

@@ -66,10 +66,10 @@ def measure(job: Job) -> Numbers:
     plain = no_augmentation(mean=views.mean, std=views.std)
     (bank, labels), (queries, wanted) = (_embedded(network, part, plain, device) for part in (train, test))
     probe = fit_probe(bank, labels, classes=classes, score=top_1, seed=job.seed)
-    pairs = [_embedded(network, test, views, device, key)[0] for key in ("a", "b")]
+    z_a, z_b = (_embedded(network, test, views, device, key)[0] for key in ("a", "b"))
     return {
         "accuracy": top_1(probe.classifier.logits(queries), wanted),
-        "alignment": diagnostics.alignment(*pairs).item(),
+        "alignment": diagnostics.alignment(z_a, z_b).item(),
         "uniformity": diagnostics.uniformity(queries).item(),
         "histograms": [_histogram(queries[wanted == label]) for label in range(classes)],
         "classes": list(test.classes),

@@ -16,7 +16,7 @@ from flatclr.studies.accuracies import percent, points
 from flatclr.studies.halves import accuracy, bound_nats, cnn, halves_of, mlp, train_on_halves
 from flatclr.studies.judging import Verdict, above, below, score_text, together
 from flatclr.studies.literature import INFOMAX
-from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
+from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Settings, Study
 
 CRITICS, BOUNDS = ("bilinear", "separable", "mlp"), {"InfoNCE": InfoNCE, "NWJ": NWJ}
 NETWORKS, TARGETS = ("MLP", "CNN"), (2.0, 3.0)
@@ -76,7 +76,7 @@ def plan(of: Plan) -> list[Run]:
     runs = []
     for seed in of.seeds:
         for critic, bound in product(CRITICS, BOUNDS):
-            own = {"critic": critic, "bound": bound, "network": "MLP", "nats": None}
+            own: Settings = {"critic": critic, "bound": bound, "network": "MLP", "nats": None}
             runs.append(Run(critic_arm(critic, bound), seed, measure, {**own, **common}))
         for network, nats in product(NETWORKS, TARGETS):
             own = {"critic": "bilinear", "bound": "InfoNCE", "network": network, "nats": nats}

@@ -50,7 +50,8 @@ def ridge_r2(features_Nd: Tensor, labels_N: Tensor, ridge: float = RIDGE) -> Ten
     y = y - y.mean(0)
     kernel = x @ x.T / len(x)
     fitted = kernel @ torch.linalg.solve(kernel + ridge * torch.eye(len(x), device=x.device, dtype=x.dtype), y)
-    return 1 - (y - fitted).square().sum() / y.square().sum()
+    left: Tensor = (y - fitted).square().sum() / y.square().sum()
+    return 1 - left
 
 
 def measure(job: Job) -> Numbers:
