@@ -8,7 +8,7 @@ import pytest
 
 from flatclr.runs import RunDirectory
 from flatclr.studies import Job
-from flatclr.studies.execution import Site, make
+from flatclr.studies.execution import UNFINISHED, Site, make
 from flatclr.studies.training_runs import QUICK_IMAGES, data_of, located, measure, training_run
 from flatclr.training.errors import TrainingInterruptedError
 
@@ -27,7 +27,7 @@ def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> No
     site = Site(tmp_path / "home", "cpu", 1, None, {"commit": "none"})
     ended = make(run, site)
     assert ended.problem == ""
-    assert not (tmp_path / "home" / "work").exists()  # checkpoints go with the end of a run
+    assert not (tmp_path / "home" / UNFINISHED).exists()  # checkpoints go with the end of a run
     assert (tmp_path / "home" / "runs" / f"{run.name}.json").exists()
 
 

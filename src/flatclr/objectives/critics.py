@@ -83,9 +83,20 @@ class CriticObjective(Objective):
             return stats_from_scores(scores_NN)
         return _both(stats_from_scores(scores_NN), stats_from_scores(scores_NN.T))
 
-    def towards(self, loss: Tensor, *, ceiling: float | Tensor = 0.0) -> Tensor:
-        """The loss itself; where the bound, which is ceiling - loss, is to stop, how far that is from there."""
-        return loss if self.stop_at_nats is None else (ceiling - loss - self.stop_at_nats).abs()
+    def towards(self, loss: Tensor, stats: ContrastStats | None = None) -> Tensor:
+        """The loss itself; where the bound is to stop, how far it is from there.
+
+        Args:
+            loss: minus the bound, or with stats the ceiling less the bound.
+            stats: whose ceiling that is.
+
+        Returns:
+            A scalar.
+        """
+        if self.stop_at_nats is None:
+            return loss
+        ceiling = 0.0 if stats is None else stats.ceiling_nats
+        return (ceiling - loss - self.stop_at_nats).abs()
 
 
 def _made(critic: str | nn.Module, dim: int | None) -> nn.Module | None:

@@ -148,8 +148,7 @@ class InfoNCE(CriticObjective):
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = self.stats(pairs, inverse_temperature)
-        loss = stats.mean(info_nce(stats))
-        return loss if self.stop_at_nats is None else self.towards(loss, ceiling=stats.ceiling_nats), stats
+        return self.towards(stats.mean(info_nce(stats)), stats), stats
 
 
 @register("flatnce", Traits("FlatNCE: small batches learn like large ones", bounded_scores=True))

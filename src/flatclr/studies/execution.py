@@ -23,7 +23,7 @@ from flatclr.studies.study import Job, Kept, Run
 from flatclr.training.errors import TrainingInterruptedError
 from flatclr.training.stopping import StopRequest
 
-WORK = "work"  # the folder of what runs need to go on after a kill
+UNFINISHED = "unfinished"  # the folder of what runs need to go on after a kill
 LATE = "the time that was given"
 
 
@@ -75,7 +75,7 @@ def execute(runs: Sequence[Run], site: Site, *, jobs: int) -> Iterator[Ended]:
 def make(run: Run, site: Site) -> Ended:
     """One run from its seed to its file."""
     started = time.monotonic()
-    job = Job(run.settings, run.seed, site.device, site.home / WORK / run.name)
+    job = Job(run.settings, run.seed, site.device, site.home / UNFINISHED / run.name)
     try:
         with _asked_in_time(job.stop, site.deadline), _threads(site.threads), torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
