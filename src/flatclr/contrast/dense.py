@@ -29,7 +29,7 @@ from flatclr.contrast.numerics import (
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
 
-LARGEST_EXACT = 2**20  # scores up to which products are made in float32 whatever the embeddings' type
+LARGEST_EXACT = 2**33  # multiplications up to which a product is made in float32 whatever the embeddings' type
 SMALLEST_MIRRORED = 2**14  # scores; in a smaller tile the operations it takes cost more than they save
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
@@ -56,11 +56,11 @@ def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor
 def _as_they_came(batch: Batch) -> bool:
     """Whether embeddings are multiplied in their own type, and put on the sphere by their norms afterwards.
 
-    A large tile of bfloat16 is: a product in float32 would take a GPU too long. float16 has too few exponents for pair
-    weights.
+    A large tile of wide bfloat16 rows is: a product in float32 would take a GPU longer than the operations that this
+    adds. float16 has too few exponents for pair weights.
     """
-    layout = batch.layout
-    return layout.anchors * layout.negatives > LARGEST_EXACT and batch.views[0].dtype == torch.bfloat16
+    layout, z = batch.layout, batch.views[0]
+    return z.dtype == torch.bfloat16 and layout.anchors * layout.negatives * z.shape[1] > LARGEST_EXACT
 
 
 def _ess(shares: Tensor, negatives: int) -> Tensor:

@@ -286,11 +286,13 @@ def _numbered(rows: Tensor | None, columns: Tensor | None) -> tuple[Tensor | Non
 
 def _values_and_weights(block: Block, rows: Side | None, columns: Side | None, way: str) -> tuple[Tensor, ...]:
     """Of the rows' anchors and of the columns'; an own scale is a slope of what an anchor sees, and so a weight."""
-    own, other = (
-        fused_triton.side_of(None if side is None else Side(side.value, side.reach), way, block.scale, block.rows_Rd)
-        for side in (rows, columns)
-    )
-    return *own, *other
+    own = _value_and_weight(block, rows, way)
+    return *own, *(own if block.symmetric else _value_and_weight(block, columns, way))
+
+
+def _value_and_weight(block: Block, side: Side | None, way: str) -> tuple[Tensor, Tensor]:
+    seen = None if side is None else Side(side.value, side.reach)
+    return fused_triton.side_of(seen, way, block.scale, block.rows_Rd)
 
 
 def _samples(block: Block) -> tuple[int, int, int]:
