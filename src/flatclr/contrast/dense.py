@@ -27,7 +27,6 @@ from flatclr.contrast.numerics import (
     to_sphere,
 )
 from flatclr.contrast.phi import Phi
-from flatclr.contrast.relation import Layout
 
 LARGEST_EXACT = 2**33  # multiplications up to which a product is made in float32 whatever the embeddings' type
 SMALLEST_MIRRORED = 2**14  # scores; in a smaller tile the operations it takes cost more than they save
@@ -39,17 +38,13 @@ def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor,
 
     The gap is an output of its own because most losses need nothing else.
     """
-    layout, normalize = batch.layout, batch.options.normalize
-    positive, logsumexp, gap, shares = _KeptTile.apply(
-        *batch.views, scale, layout, normalize, _as_they_came(batch), None
-    )
-    return positive, logsumexp, gap, partial(_ess, shares, layout.negatives)
+    positive, logsumexp, gap, shares = _KeptTile.apply(*batch.views, scale, batch, None)
+    return positive, logsumexp, gap, partial(_ess, shares, batch.layout.negatives)
 
 
 def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    layout, normalize = batch.layout, batch.options.normalize
-    positive, mean = _KeptTile.apply(*batch.views, scale, layout, normalize, _as_they_came(batch), phi)
+    positive, mean = _KeptTile.apply(*batch.views, scale, batch, phi)
     return positive, mean
 
 
@@ -74,11 +69,10 @@ class _KeptTile(torch.autograd.Function):
         z_a: Tensor,
         z_b: Tensor,
         scale: float | Tensor,
-        layout: Layout,
-        normalize: bool,
-        own_type: bool,
+        batch: Batch,
         phi: Phi | None,
     ) -> tuple[Tensor, ...]:
+        layout, normalize, own_type = batch.layout, batch.options.normalize, _as_they_came(batch)
         shape = layout.tile
         assert shape is not None
         came, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
@@ -164,14 +158,7 @@ class _KeptTile(torch.autograd.Function):
             d_stack.mul_(scale)
         else:
             d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return (
-            *d_stack.to(ctx.embedding_type).chunk(2),
-            d_scale,
-            None,
-            None,
-            None,
-            None,
-        )  # rounded together, not view by view
+        return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None  # rounded together, not view by view
 
 
 def _scores(operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:

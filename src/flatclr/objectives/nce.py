@@ -147,8 +147,9 @@ class InfoNCE(CriticObjective):
     """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
-        stats = self.stats(pairs, inverse_temperature)
-        return self.towards(stats.mean(info_nce(stats)), stats), stats
+        stats = stats_of(pairs, inverse_temperature) if self.critic is None else self.stats(pairs, inverse_temperature)
+        loss = stats.mean(info_nce(stats))
+        return loss if self.stop_at_nats is None else self.towards(loss, stats), stats
 
 
 @register("flatnce", Traits("FlatNCE: small batches learn like large ones", bounded_scores=True))
