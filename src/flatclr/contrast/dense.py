@@ -125,31 +125,35 @@ class _KeptTile(torch.autograd.Function):
         ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None = None, *_: None
     ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
+        pull, sign = g_positive, 1.0  # sign * pull is what reached the positives
         if g_gap is not None:
+            if g_positive is None:
+                pull, sign = g_gap, -1.0
+            else:
+                pull = g_positive - g_gap
             g_value = g_gap if g_value is None else g_value + g_gap
-            g_positive = -g_gap if g_positive is None else g_positive - g_gap
         saved = ctx.saved_tensors
         with no_autocast(saved[0]):
-            return _KeptTile._gradients(ctx, saved, g_positive, g_value)
+            return _KeptTile._gradients(ctx, saved, pull, sign, g_value)
 
     @staticmethod
     def _gradients(
-        ctx: Any, saved: tuple[Any, ...], g_positive: Tensor | None, g_value: Tensor | None
+        ctx: Any, saved: tuple[Any, ...], pull: Tensor | None, sign: float, g_value: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         stack, inverse_norms, operand, factors, slopes, divisor, *kept = saved
         scale, shape = kept_scale(ctx, kept), ctx.shape
         in_tile = shape != "within" and operand is None
-        g_in_tile = g_positive if in_tile else None
-        weights = _pair_weights(slopes, divisor, g_value, g_in_tile, shape, mirrored=ctx.mirrored)
+        in_weights = pull if in_tile else None
+        weights = _pair_weights(slopes, divisor, g_value, in_weights, sign, shape, mirrored=ctx.mirrored)
         # less the factor scale
         if operand is None:
             d_stack = _stack_gradient(weights, stack, None, shape)
         else:
             d_stack = _stack_gradient(weights, operand, factors, shape)
-        if g_positive is not None and not in_tile:
+        if pull is not None and not in_tile:
             stack_VNd = stack.view(2, stack.shape[0] // 2, -1)
-            pull_N1 = g_positive.view(-1, stack.shape[0] // 2).sum(0).unsqueeze(1)
-            d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
+            pull_N1 = pull.view(-1, stack.shape[0] // 2).sum(0).unsqueeze(1)
+            d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0), value=sign)
         d_scale = None
         if ctx.needs_input_grad[2]:
             # both ends of every pair are in the stack, so <z, dz> counts each product twice
@@ -198,7 +202,14 @@ def _positives(tile: Tensor, shape: str) -> Tensor:
 
 
 def _pair_weights(
-    slopes: Tensor, divisor: Tensor, g_value: Tensor | None, g_positive: Tensor | None, shape: str, *, mirrored: bool
+    slopes: Tensor,
+    divisor: Tensor,
+    g_value: Tensor | None,
+    pull: Tensor | None,
+    sign: float,
+    shape: str,
+    *,
+    mirrored: bool,
 ) -> Tensor:
     """What every pair weighs, its two ends as anchors together; of "cross" one tile is left."""
     if g_value is None:
@@ -211,9 +222,9 @@ def _pair_weights(
             weights = slopes[0] * (per_anchor[0] + per_anchor[1].T)
         else:
             weights = slopes * (per_anchor + per_anchor.mT)
-    if g_positive is not None:
+    if pull is not None:
         positives = _positives(weights, shape)  # 0 so far: they are not negatives
-        positives.copy_(g_positive.view(2, -1).sum(0) if mirrored else g_positive.view_as(positives))
+        positives.add_(pull.view(2, -1).sum(0) if mirrored else pull.view_as(positives), alpha=sign)
     if mirrored or shape == "one_way":
         return weights
     return weights[0] + weights[1].T if shape == "cross" else weights + weights.mT

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_one_of
@@ -116,9 +117,11 @@ def _log_mean(stats: ContrastStats) -> Tensor:
 
 def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tensor:
     """The value of the InfoNCE loss, or the constant 1, with the gradient of `contrast`."""
-    no_value = contrast - contrast.detach()
+    held = contrast.detach()
+    no_value = contrast - held
     if value != "paper":
-        return stats.info_nce.detach() + no_value
+        alone = contrast is stats.gap and stats.each_positive is None  # then no graph of the value is made in vain
+        return (F.softplus(held, threshold=40) if alone else stats.info_nce.detach()) + no_value
     # a selected negative need not be the one that is NaN, and a constant would not show it
     return no_value.exp().masked_fill(stats.gap.detach().isnan(), torch.nan)
 
