@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from flatclr.checks import checked_device
-from flatclr.data.arrays import memory_bytes
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
 from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
+from flatclr.data.unpacking import memory_bytes
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.evaluation.features import frozen
 from flatclr.models.cost import multiply_adds
