@@ -94,9 +94,7 @@ def load_checkpoint(
     passed_over: list[str] = []
     there = _named_in(folder)
     if step is not None and step not in there:
-        raise FileNotFoundError(
-            f"{folder} must hold a checkpoint of step {step}, got those of {there}; pick one."
-        )
+        raise FileNotFoundError(f"{folder} must hold a checkpoint of step {step}, got those of {there}; pick one.")
     for taken in reversed(there) if step is None else [step]:
         path = _path(folder, taken)
         state, problem = _read(path, map_location)

@@ -80,6 +80,17 @@ def _channels_first(images: Tensor, name: str) -> Tensor:
     return images
 
 
+def height_and_width(images: Any) -> tuple[int, int]:
+    """Of what `image_tensor` takes.
+
+    >>> height_and_width(torch.ones(2, 6, 4)), height_and_width(torch.ones(2, 6, 4, 3))
+    ((6, 4), (6, 4))
+    """
+    shape = np.shape(images)
+    height, width = shape[1:3] if len(shape) == 3 or shape[3] in (1, 3) else shape[2:4]
+    return height, width
+
+
 def _how_to_convert(images: NDArray[Any]) -> str:
     """What integers these are, and what makes images of them; .astype('uint8') takes all modulo 256."""
     low, high = int(images.min()), int(images.max())
