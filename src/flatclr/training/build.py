@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from flatclr.checks import checked_device
-from flatclr.data.arrays import memory_bytes
+from flatclr.data.halves import halved
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
 from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
+from flatclr.data.unpacking import memory_bytes
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.evaluation.features import frozen
 from flatclr.models.cost import multiply_adds
@@ -186,8 +187,14 @@ def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | N
     )
     train = trainable(opened.train, config, progress)
     test = None if opened.test is None else trainable(opened.test, config, progress)
+    ready = replace(opened, train=train, test=test)
+    if config.halves is not None:
+        pairs = halved(ready, config.halves)
+        sides = [part and trainable(part, config) for part in (pairs.train, pairs.test)]
+        assert sides[0] is not None
+        ready = replace(pairs, train=sides[0], test=sides[1])
     skipped = tuple(skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ()))
-    return TrainingData(replace(opened, train=train, test=test), opened.train, skipped)
+    return TrainingData(ready, opened.train, skipped)
 
 
 def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: torch.device) -> Loader:
@@ -227,6 +234,8 @@ def _view_plan(config: TrainConfig, source: AnySource) -> ViewPlan:
         raise ValueError(f"views_per_image must be 2 for paired data, got {config.views_per_image}; it has two sides.")
     if config.recalibrate:
         raise ValueError("recalibrate must be false for paired data, got true; it has no whole images.")
+    if config.views:
+        raise ValueError(f"views must be left out for paired data, got {sorted(config.views)}; nothing is drawn of it.")
     return ()
 
 
@@ -404,6 +413,9 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
+    if cropped := getattr(parts.data.original, "cropped_from", None):
+        side = min(cropped)
+        yield f"images of {cropped[0]} x {cropped[1]} are cropped to their middle, {side} x {side}."
     if isinstance(source := parts.data.source, ReadyViews):
         yield (
             f"your views are made on the CPU by {source.workers} worker processes, about {source.views_a_second:,.0f} "
