@@ -202,7 +202,7 @@ class TrainConfig:
         "flatnce",
         "objective",
         f"The objective: {', '.join(OBJECTIVES)}; supervised learns from labels, to compare with.",
-        one_of([*OBJECTIVES, SUPERVISED], OWN),
+        one_of(OBJECTIVES, OWN, SUPERVISED),
     )
     objective_options: Mapping[str, Any] = setting({}, "objective", "Arguments of the objective.", named_values)
     ess_target: float | Sequence[Sequence[float]] | None = setting(
