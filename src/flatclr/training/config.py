@@ -201,7 +201,7 @@ class TrainConfig:
     objective: str = setting(
         "flatnce",
         "objective",
-        f"The objective: {', '.join(OBJECTIVES)}; supervised learns from labels, to compare with.",
+        f"The objective: {', '.join(OBJECTIVES)}; supervised uses labels.",
         one_of(OBJECTIVES, OWN, SUPERVISED),
     )
     objective_options: Mapping[str, Any] = setting({}, "objective", "Arguments of the objective.", named_values)
