@@ -47,6 +47,14 @@ def eval_command(
     draws: Annotated[
         int, Option(help="How many subsets of labels the protocol semi draws.", rich_help_panel=MEASUREMENT)
     ] = Defaults.draws,
+    recipe: Annotated[
+        str,
+        Option(
+            help="How finetune, semi and transfer train: own, or paper, that of FlatNCE (Adam without a penalty, 100 "
+            "epochs, transfer data resized bicubically).",
+            rich_help_panel=MEASUREMENT,
+        ),
+    ] = Defaults.recipe,
     random_row: Annotated[
         bool, Option(help="Whether random weights are measured too.", rich_help_panel=MEASUREMENT)
     ] = Defaults.random_row,
@@ -136,6 +144,7 @@ def eval_command(
             normalisation=_normalisation(mean, std),
             random_row=random_row,
             draws=draws,
+            recipe=recipe,
             seed=seed,
             device=device,
             cache=folder / "features" if cache else None,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
-from flatclr.cli.options import HARDWARE, OUTPUT
+from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting
 from flatclr.files import json_ready
 from flatclr.studies import STUDIES, Progress, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
@@ -79,7 +79,7 @@ def study_command(
             out=out,
             jobs=jobs,
             minutes=minutes,
-            options=dict(map(_parsed, setting or ())),
+            options=dict(map(parsed_setting, setting or ())),
             progress=_print_progress if as_json else display.show,
         )
     if as_json:
@@ -118,16 +118,6 @@ class _Display:
         self.bar.update(self.task, completed=progress.done, total=progress.total)
         if progress.ended is not None and progress.ended.problem:
             self.bar.console.print(f"{progress.ended.run}: {progress.ended.problem}", style="yellow", markup=False)
-
-
-def _parsed(text: str) -> tuple[str, float | str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; flatclr study list shows the options.")
-    try:
-        return name.strip(), float(value)
-    except ValueError:
-        return name.strip(), value
 
 
 def _list(*, as_json: bool) -> None:

@@ -24,8 +24,10 @@ MOST_CLASSES = 1_000_000
 LARGEST_EXACT = 2**53  # above it float64 has no fractions left, so that being whole says nothing
 
 
-def image_tensor(images: Any, *, image_size: int | None = None, name: str = "images") -> Tensor:
+def image_tensor(images: Any, *, image_size: int | None = None, name: str = "images", mode: str = "bilinear") -> Tensor:
     """uint8 [N, C, S, S] from an array [N, H, W], [N, H, W, C] or [N, C, H, W], uint8 or float in [0, 1].
+
+    Resized by a mode of `torch.nn.functional.interpolate` that can be antialiased.
 
     >>> image_tensor(torch.ones(2, 6, 4)).shape
     torch.Size([2, 1, 4, 4])
@@ -48,7 +50,7 @@ def image_tensor(images: Any, *, image_size: int | None = None, name: str = "ima
         chunk = square[start : start + CHUNK]
         levels = chunk.float() if chunk.dtype == torch.uint8 else _from_unit_range(chunk, start, name)
         if size != side:
-            levels = F.interpolate(levels, size=(size, size), mode="bilinear", antialias=True)
+            levels = F.interpolate(levels, size=(size, size), mode=mode, antialias=True)
         out[start : start + CHUNK] = levels.round().clamp(0, 255).to(torch.uint8)
     return out
 

@@ -39,6 +39,7 @@ from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
+from flatclr.training.supervised import class_labels
 from flatclr.training.validation import GivenValidation, ImageValidation, PairValidation, Validation
 from flatclr.training.view_groups import FEWEST_VIEWS, ViewPlan, sized, views_in
 
@@ -107,6 +108,11 @@ class Parts:
     validation: Validation
     schedule: Schedule
     notes: tuple[str, ...] = ()
+
+    @property
+    def embedding(self) -> int:
+        """The dimension of an embedding; that of the logits where classes are learned."""
+        return self.train_step.bare_network.last_layer.out_features
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -325,7 +331,8 @@ def _build_networks(
 
 
 def _build_objective(config: TrainConfig, source: AnySource, own: Objective | None, ranks: Ranks) -> Objective:
-    objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own)
+    labels = class_labels(config, source) if own is None else None
+    objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own, labels=labels)
     objective.make_room(len(source))
     if ranks.size > 1 and not objective.options.get("gather"):
         raise ValueError(
@@ -380,7 +387,7 @@ def _require_taken_embeddings(parts: Parts) -> None:
     config = parts.config
     for views in _numbers_of_views(parts):
         try:
-            parts.train_step.try_loss(views, config.batch_size // parts.ranks.size, config.embedding)
+            parts.train_step.try_loss(views, config.batch_size // parts.ranks.size, parts.embedding)
         except (ValueError, TypeError) as error:
             if views == FEWEST_VIEWS:
                 raise

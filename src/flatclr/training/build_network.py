@@ -11,6 +11,7 @@ from flatclr.models.encoders import TEXT_ENCODER, build_encoder
 from flatclr.models.heads import build_head
 from flatclr.models.network import Network, TwoTowers, device_of, features_of
 from flatclr.training.config import OWN, TrainConfig
+from flatclr.training.supervised import class_labels
 
 
 def build_network(config: TrainConfig, data: AnySource, encoder: nn.Module | None) -> nn.Module:
@@ -31,7 +32,11 @@ def build_network(config: TrainConfig, data: AnySource, encoder: nn.Module | Non
     sizes = {group.size or data.image_size for _, groups in config.view_plan for group in groups}
     for size in sorted(sizes - {data.image_size}):
         _require_takes(encoder, torch.zeros(2, data.channels, size, size))
-    return build_tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
+    example = torch.zeros(2, data.channels, data.image_size, data.image_size)
+    labels = class_labels(config, data)
+    if labels is not None:  # the head is the classifier
+        config = config.changed(head_layers=1, embedding=int(labels.max()) + 1)
+    return build_tower(config, encoder, example)
 
 
 def _build_towers(config: TrainConfig, data: PairedArrays) -> TwoTowers:

@@ -49,6 +49,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 POSITIVES = ("views", "class")
 TOWERS = ("separate", "shared")
 OWN = "own"  # an encoder, or an objective, that came from Python
+SUPERVISED = "supervised"  # the objective that learns from labels
 VIEW_SIZES = ("view_size", "view_sizes", "size_schedule")  # of which one says how large views are
 
 
@@ -198,7 +199,10 @@ class TrainConfig:
     )
 
     objective: str = setting(
-        "flatnce", "objective", f"The objective: {', '.join(OBJECTIVES)}.", one_of(OBJECTIVES, OWN)
+        "flatnce",
+        "objective",
+        f"The objective: {', '.join(OBJECTIVES)}; supervised uses labels.",
+        one_of(OBJECTIVES, OWN, SUPERVISED),
     )
     objective_options: Mapping[str, Any] = setting({}, "objective", "Arguments of the objective.", named_values)
     ess_target: float | Sequence[Sequence[float]] | None = setting(
