@@ -69,7 +69,9 @@ def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> 
     """The verdict, and the findings in order."""
     console.print(escape(diagnosis.verdict), style="green" if diagnosis.healthy else "bold yellow", highlight=False)
     for place, finding in enumerate(diagnosis.findings[:most], 1):
-        console.print(f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs about {finding.cost:.0%})", highlight=False)
+        console.print(
+            f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs about {finding.cost:.0%})", highlight=False
+        )
         for line in (finding.evidence, finding.cause, finding.remedy):
             console.print(f"   {escape(line)}", highlight=False, soft_wrap=not console.is_terminal)
         if finding.command is not None:

@@ -53,11 +53,6 @@ class Series:
         """The median of the first quarter."""
         return median(self.values[: self._window])
 
-    @property
-    def high(self) -> float:
-        """What nine tenths of the values are below."""
-        return sorted(self.values)[math.ceil(0.9 * len(self.values)) - 1]
-
     def after(self, step: float) -> Series:
         """What was measured after a step."""
         kept = [(s, v) for s, v in zip(self.steps, self.values, strict=True) if s > step]

@@ -34,7 +34,7 @@ def examine(
             or rows by name. Usual names are understood: step, loss or train_loss, grad_norm, lr, knn and others.
         embeddings: of the trained network, where they are at hand: an array or tensor [N, d], or a .npy, .npz, .csv or
             .parquet file, such as `flatclr embed` writes.
-        negatives: how many negatives each anchor had in another library's InfoNCE loss, which says where its ceiling is.
+        negatives: how many each anchor had in another library's InfoNCE loss, which says where its ceiling is.
 
     Returns:
         A verdict in one sentence and the findings, each with its evidence, cause and remedy.

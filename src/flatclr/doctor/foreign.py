@@ -94,11 +94,15 @@ def _read(metrics: Any) -> Sequence[Mapping[str, Any]]:
     if not isinstance(metrics, str | Path):
         rows = list(metrics)
         if not all(isinstance(row, Mapping) for row in rows):
-            raise TypeError("metrics must be a file, a folder or rows by name, got something else; pass a list of dicts.")
+            raise TypeError(
+                "metrics must be a file, a folder or rows by name, got something else; pass a list of dicts."
+            )
         return rows
     path = Path(metrics)
     if not str(metrics) or not path.exists():
-        raise FileNotFoundError(f"metrics must be a file or folder, got {str(metrics)!r}, which is none; check the path.")
+        raise FileNotFoundError(
+            f"metrics must be a file or folder, got {str(metrics)!r}, which is none; check the path."
+        )
     if path.is_dir():
         return _of_events(path)
     if path.suffix.lower() in (".jsonl", ".json"):
@@ -193,5 +197,7 @@ def _embedding_file(path: Path) -> Any:
 
         frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except (ValueError, OSError, EOFError, IndexError, KeyError) as error:
-        raise ValueError(f"embeddings must be a table of numbers, got {path}, which cannot be read ({error}).") from error
+        raise ValueError(
+            f"embeddings must be a table of numbers, got {path}, which cannot be read ({error})."
+        ) from error
     return frame.select_dtypes("number").drop(columns=["label"], errors="ignore").to_numpy(np.float64)

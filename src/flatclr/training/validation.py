@@ -77,7 +77,7 @@ class ImageValidation:
         return measured | self._held_out(network, z_a, z_b, beta) | self._batch_norm(network, images) | self.of_pixels
 
     def _held_out(self, network: Network, z_a: Tensor, z_b: Tensor, beta: float) -> dict[str, float]:
-        """MI of views of test images beside that of as many training images: what is learnt by heart is in one alone."""
+        """MI of views of test images beside that of as many training images, which may be learnt by heart."""
         test = self._test
         pairs = 0 if test is None else min(HELD_OUT_PAIRS, len(test), len(z_a))
         if test is None or pairs < FEWEST_PAIRS:

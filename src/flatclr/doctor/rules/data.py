@@ -26,8 +26,8 @@ def _near_duplicates(evidence: Evidence) -> Finding | None:
         "false_negatives",
         "Negatives are copies of their anchor",
         cost=min(0.85, 0.5 + 0.1 * each),
-        evidence=f"Of two images {rate:.2%} are nearly the same, so that {each:.1f} of the {negatives:.0f} negatives of "
-        "an anchor are copies of it.",
+        evidence=f"Of two images {rate:.2%} are nearly the same, so that {each:.1f} of the {negatives:.0f} negatives "
+        "of an anchor are copies of it.",
         cause="The loss pushes apart images that are the same.",
         remedy="Remove copies, or tell which images belong together with ids=, so that they are never negatives.",
         command=None if evidence.run is None else f"flatclr neighbours {evidence.run} --duplicates",

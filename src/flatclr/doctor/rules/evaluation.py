@@ -106,6 +106,8 @@ def dead_batch_norm(evidence: Evidence) -> Finding | None:
         remedy="Lower the learning rate and warm up longer, or use group normalisation."
         if many
         else "Check the momentum of batch normalisation, take the statistics anew, or use group normalisation.",
-        command=train_command(evidence, encoder_options={**evidence.settings.get("encoder_options", {}), "norm": "group"}),
+        command=train_command(
+            evidence, encoder_options={**evidence.settings.get("encoder_options", {}), "norm": "group"}
+        ),
         series=("dead_units", "statistics_gap", "effective_rank"),
     )

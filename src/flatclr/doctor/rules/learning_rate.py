@@ -15,7 +15,7 @@ USUAL_UPDATE = 1e-3  # of a weight's length in a step
 def learning_rate_too_high(evidence: Evidence) -> Finding | None:
     """Steps are so long that weights are thrown about, or the loss is no longer finite."""
     updates, bad = evidence.series("update_ratio"), evidence.last("bad_steps") or 0.0
-    moved = updates.high if updates else None
+    moved = max(updates.values) if updates else None
     too_far = moved is not None and moved > T.UPDATE_TOO_LARGE
     bad_share = bad / max(evidence.steps, 1.0)
     if not (too_far or bad_share > T.BAD_STEPS or _diverged(evidence)):
@@ -39,10 +39,10 @@ def learning_rate_too_high(evidence: Evidence) -> Finding | None:
 def learning_rate_too_low(evidence: Evidence) -> Finding | None:
     """Steps are so short that the weights stay where they began."""
     updates = evidence.series("update_ratio")
-    if not updates or updates.high > T.UPDATE_TOO_SMALL:
+    if not updates or max(updates.values) > T.UPDATE_TOO_SMALL:
         return None
     rate = evidence.settings.get("learning_rate")
-    moved = max(updates.high, 1e-12)
+    moved = max(*updates.values, 1e-12)
     higher = None if not isinstance(rate, int | float) else one_digit(rate * min(USUAL_UPDATE / moved, 1e4))
     loss = evidence.series("loss")
     change = f" The loss went from {loss.early:.3f} to {loss.late:.3f}." if loss else ""
@@ -50,7 +50,8 @@ def learning_rate_too_low(evidence: Evidence) -> Finding | None:
         "learning_rate_too_low",
         "The learning rate is too low",
         cost=0.93,
-        evidence=f"A step moves a weight by {moved:.1g} of its length, where {USUAL_UPDATE:g} is usual.{change}",
+        evidence=f"The longest step moved a weight by {moved:.1g} of its length, where {USUAL_UPDATE:g} is usual."
+        f"{change}",
         cause="The weights hardly leave the values they began with.",
         remedy=f"Raise the learning rate{'' if higher is None else f' to about {higher:g}'}.",
         command=None if higher is None else train_command(evidence, learning_rate=higher),
@@ -76,8 +77,8 @@ def gradient_noise(evidence: Evidence) -> Finding | None:
         "The gradient is noise",
         cost=0.7,
         evidence=f"Over {len(measured)} evaluations the signal-to-noise ratio of the gradient is {ratio:.2f} on "
-        f"average, where noise alone has {(T.SNR_BATCHES - 1) ** -0.5:.2f}, and the views share {shared.last:.2f} nats, "
-        f"after {shared.first:.2f} at step {shared.steps[0]:.0f}.",
+        f"average, where noise alone has {(T.SNR_BATCHES - 1) ** -0.5:.2f}, and the views share {shared.last:.2f} "
+        f"nats, after {shared.first:.2f} at step {shared.steps[0]:.0f}.",
         cause="Batches are so small, or the loss so erratic, that each step goes a way of its own.",
         remedy=f"Use a larger batch{'' if larger is None else f', say {larger}'}, or a loss of less variance.",
         command=None if larger is None else train_command(evidence, batch_size=larger),
@@ -100,7 +101,7 @@ def _shorter(moved: float | None) -> float:
 def _lengths(evidence: Evidence, moved: float | None, bad: float) -> str:
     said = []
     if moved is not None:
-        said.append(f"A step moves a weight by {moved:.2g} of its length, where {USUAL_UPDATE:g} is usual.")
+        said.append(f"The longest step moved a weight by {moved:.2g} of its length, where {USUAL_UPDATE:g} is usual.")
     if bad:
         said.append(f"{bad:.0f} steps were not finite.")
     loss = evidence.series("loss")

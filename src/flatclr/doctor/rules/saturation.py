@@ -46,7 +46,8 @@ def temperature_too_high(evidence: Evidence) -> Finding | None:
         "temperature_too_high",
         "The temperature is too high",
         cost=0.75,
-        evidence=f"All negatives weigh the same: their effective sample size is {ess:.0%} of their number{_beta(evidence)}.",
+        evidence=f"All negatives weigh the same: their effective sample size is {ess:.0%} of their number"
+        f"{_beta(evidence)}.",
         cause="At so high a temperature hard negatives count no more than easy ones.",
         remedy="Let the ESS controller find the temperature, or lower it, say to 0.1.",
         command=train_command(evidence, ess_target=0.25),
@@ -70,7 +71,8 @@ def temperature_too_low(evidence: Evidence) -> Finding | None:
         "temperature_too_low",
         "The temperature is too low",
         cost=0.78,
-        evidence=f"Of {negatives:.0f} negatives {carrying:.1f} carry the gradient of an anchor{_beta(evidence)}.{narrow}",
+        evidence=f"Of {negatives:.0f} negatives {carrying:.1f} carry the gradient of an anchor{_beta(evidence)}."
+        f"{narrow}",
         cause="At so low a temperature the nearest negative takes all the weight, be it a false one, and the network "
         "spends its steps on squeezing embeddings together.",
         remedy="Let the ESS controller find the temperature, or raise it, say to 0.1.",
