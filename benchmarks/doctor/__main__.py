@@ -10,11 +10,12 @@ import argparse
 from pathlib import Path
 
 from benchmarks.doctor.bench_a import BENCH as BENCH_A
+from benchmarks.doctor.bench_b import BENCH as BENCH_B
 from benchmarks.doctor.cases import Bench, keep, kept, run
 from benchmarks.doctor.tables import judged, page, summary
 from benchmarks.record import RESULTS
 
-BENCHES = {bench.name: bench for bench in (BENCH_A,)}
+BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B)}
 FOLDER = RESULTS / "doctor"
 
 
