@@ -22,6 +22,7 @@ PAGES = {  # page -> modules whose public names it documents, the first of them 
     "models": ("flatclr.models",),
     "training": ("flatclr.training", "flatclr.training.estimator"),
     "evaluation": ("flatclr.evaluation",),
+    "doctor": ("flatclr.doctor",),
     "studies": ("flatclr.studies",),
 }
 

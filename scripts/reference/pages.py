@@ -24,6 +24,7 @@ TITLES = {
     "models": "Models",
     "training": "Training",
     "evaluation": "Evaluation",
+    "doctor": "Doctor",
     "studies": "Studies",
     "settings": "Settings of a run",
     "command-line": "Command line",

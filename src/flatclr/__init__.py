@@ -13,8 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flatclr import diagnostics, mi, objectives, studies
+    from flatclr import diagnostics, doctor, mi, objectives, studies
     from flatclr.contrast import ContrastStats, PairSet, Phi, contrast_stats, pairwise_mean, stats_from_scores, stats_of
+    from flatclr.doctor import examine
     from flatclr.evaluation.embedding import embed
     from flatclr.evaluation.evaluator import evaluate
     from flatclr.models.saving import load_encoder
@@ -82,8 +83,10 @@ __all__ = [
     "VICReg",
     "contrast_stats",
     "diagnostics",
+    "doctor",
     "embed",
     "evaluate",
+    "examine",
     "load_encoder",
     "load_network",
     "mi",
@@ -99,6 +102,7 @@ MODULES = (
     "contrast",
     "data",
     "diagnostics",
+    "doctor",
     "evaluation",
     "mi",
     "models",
@@ -118,6 +122,7 @@ HOMES = {  # of the names above; PyTorch takes seconds to import, which `flatclr
         "stats_from_scores",
         "stats_of",
     ),
+    "flatclr.doctor": ("examine",),
     "flatclr.evaluation.embedding": ("embed",),
     "flatclr.evaluation.evaluator": ("evaluate",),
     "flatclr.models.saving": ("load_encoder",),

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from flatclr.cli.doctor import tell
 from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
 from flatclr.data.halves import HALVES
+from flatclr.doctor import examine
 from flatclr.report.page import write_report
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
@@ -175,6 +177,7 @@ def train_command(
                 stop=stop,
             )
             if rank == 0:
+                tell(examine(result), display)
                 display.report(write_report(result.path))
     except TrainingInterruptedError:
         if rank == 0:
