@@ -59,7 +59,7 @@ COMMANDS = {
         Entry(
             "report",
             ENCODERS,
-            "Write report.html into a run directory, with settings, evaluations, alarms and figures on one page.",
+            "Write a page about a run, or one that ranks and overlays several.",
         ),
         Entry(
             "eval",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
+from flatclr.data.sources import Dataset
 from flatclr.report.page import write_report
+from flatclr.report.pictures import refresh_pictures
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
+from flatclr.training.events import Event, Started, Warned
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
+from flatclr.training.result import RunResult
 from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
+
+if TYPE_CHECKING:
+    from flatclr.training.display import Display, JsonLines
 
 Option = typer.Option
 START = "Start"
@@ -141,7 +148,7 @@ def train_command(
 
     from flatclr.training.display import Display, JsonLines
 
-    stop = StopRequest()
+    stop, started = StopRequest(), _Start()
     rank = 0
     try:
         with (
@@ -157,15 +164,35 @@ def train_command(
                 max_bad_images=allowed,
                 extend_epochs=longer,
                 progress=False,
-                on_event=[display],
+                on_event=[display, started],
                 stop=stop,
             )
             if rank == 0:
-                display.report(write_report(result.path))
+                _write_page(result, started, display)
     except TrainingInterruptedError:
         if rank == 0:
             raise
         raise typer.Exit(RESUME_ME) from None  # the first process says it for all
+
+
+class _Start:
+    """Remembers what a run is trained on, so that its page can show pictures without opening the data again."""
+
+    data: Dataset | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.data = event.data
+
+
+def _write_page(result: RunResult, started: _Start, display: Display | JsonLines) -> None:
+    """The page of a run that has ended; without what it takes, the run is whole all the same."""
+    try:
+        note = refresh_pictures(result.path, started.data)
+        display.report(write_report(result.path, pictures_note=note))
+    except ImportError as error:
+        message = f"{str(error).rstrip('.')}, then write the page with: flatclr report {result.path}"
+        display(Warned(result.steps, message))
 
 
 def _recipe(name: str | None) -> TrainConfig:
