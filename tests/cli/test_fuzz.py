@@ -30,6 +30,10 @@ SMALL = {
     "mi": ["--method", "gaussian", "--x", "0", "--y", "1"],
     "export": [],
     "report": [],
+    "sweep": [
+        *("--data", "images.npy", "--device", "cpu", "--set", "eval_start=false", "--set", "eval_samples=8"),
+        *("--set", "encoder_options={width: 4}", "--set", "batch_size=4", "--out", "w"),
+    ],
     "settings": [],
     "negatives": ["--classes", "3"],
     "study": ["--quick", "--out", "s"],
@@ -44,6 +48,7 @@ SUBJECTS = {
     "mi": [["table.csv"], ["rows.npy"], ["labelled.npz"], ["zero.npy"], ["gone.csv"], ["odd.json"], [""]],
     "export": [["run"], ["gone"], ["odd.json"], ["run/config.yaml"]],
     "report": [["run"], ["gone"], ["."], ["images.npy"], ["run", "run"], ["run", "gone"]],
+    "sweep": [["--set", "steps=1"], ["--set", "steps=1,2"], ["--set", "steps"], ["--set", "steps=1,1"]],
     "check-loss": [["flatclr:InfoNCE"], ["flatclr:gone"], ["gone"], [""]],
     "finetune": [["run"], ["gone"], ["images.npy"]],
     "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],

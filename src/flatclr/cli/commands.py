@@ -62,6 +62,11 @@ COMMANDS = {
             "Write a page about a run, or one that ranks and overlays several.",
         ),
         Entry(
+            "sweep",
+            ENCODERS,
+            "Train at every combination of some settings, and write the page and the table that rank the runs.",
+        ),
+        Entry(
             "eval",
             ENCODERS,
             "Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights.",

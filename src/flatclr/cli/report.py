@@ -14,6 +14,7 @@ from flatclr.cli.options import OUTPUT
 from flatclr.report.page import write_comparison, write_report
 from flatclr.report.pictures import refresh_pictures
 from flatclr.report.reading import find_runs
+from flatclr.report.runs_view import Comparison, records_of
 from flatclr.runs import REPORT, RunDirectory
 
 Option = typer.Option
@@ -68,4 +69,4 @@ def _several(given: list[Path], out: Path | None, by: str | None) -> Path:
         raise ValueError(f"--out must end in .html, got {str(out)!r}; name such a file.")
     unique = list({path.resolve(): path for path in paths}.values())
     common = Path(os.path.commonpath([path.resolve().parent for path in unique]))
-    return write_comparison(unique, out or common / REPORT, by=by)
+    return write_comparison(Comparison.of(records_of(unique), by), out or common / REPORT)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,33 +50,16 @@ def run_page(record: RunRecord, *, pictures_note: str = "", live: Mapping[str, A
     return rendered("run.html", record.name, script_data(record), live, run=view)
 
 
-def write_comparison(paths: Sequence[Path], out: Path, *, by: str | None = None) -> Path:
-    """Write one page about several runs.
-
-    Args:
-        paths: of the runs.
-        out: the page.
-        by: the name of what they are ranked by; None: the first result that most of them have.
-
-    Returns:
-        The page.
+def write_comparison(comparison: Comparison, out: Path) -> Path:
+    """Write one page about several runs; returns it.
 
     Raises:
-        FileNotFoundError: where there is no run.
-        ValueError: no run has what they are to be ranked by.
         ImportError: plotly is not installed.
     """
-    comparison = Comparison.of(records_of(paths), by)
+    page = comparison_page(comparison, out.resolve().parent.name)
     out.parent.mkdir(parents=True, exist_ok=True)
-    replace_files({out: comparison_page(comparison, out.resolve().parent.name).encode()})
+    replace_files({out: page.encode()})
     return out
-
-
-def records_of(paths: Sequence[Path]) -> list[RunRecord]:
-    """The runs, each by the shortest name that tells it from the others."""
-    whole = [path.resolve() for path in paths]
-    common = Path(os.path.commonpath([path.parent for path in whole])) if whole else Path()
-    return [RunRecord.read(path, name=str(path.relative_to(common)), with_pictures=False) for path in whole]
 
 
 def comparison_page(comparison: Comparison, title: str, *, live: Mapping[str, Any] | None = None, **more: Any) -> str:

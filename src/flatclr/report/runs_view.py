@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flatclr.evaluation.intervals import Score, student
@@ -113,6 +115,13 @@ class Comparison:
         return dict(found)
 
 
+def records_of(paths: Sequence[Path]) -> list[RunRecord]:
+    """The runs, each by the shortest name that tells it from the others."""
+    whole = [path.resolve() for path in paths]
+    common = Path(os.path.commonpath([path.parent for path in whole])) if whole else Path()
+    return [RunRecord.read(path, name=str(path.relative_to(common)), with_pictures=False) for path in whole]
+
+
 def _measure(records: Sequence[RunRecord], by: str | None) -> Measure | None:
     able = [m for m in MEASURES if m.is_result or by is not None]
     counts = [sum(not math.isnan(measure.value(record)) for record in records) for measure in able]
@@ -144,11 +153,18 @@ def setting(record: RunRecord, name: str) -> str:
     return "none" if value is None else text(value)
 
 
+def row_of(comparison: Comparison, record: RunRecord) -> dict[str, Any]:
+    """A run as plain values: its name, the settings that differ and what was measured."""
+    settings = {name: setting_value(record, name) for name in comparison.differing}
+    measured = {m.name: v for m in comparison.measures if not math.isnan(v := m.value(record))}
+    return {"run": record.name, "state": record.state, **settings, **measured}
+
+
 def runs_view(comparison: Comparison, *, link: Callable[[RunRecord], str] | None = None) -> dict[str, Any]:
     """Everything but the curves."""
     return {
         "summary": _summary(comparison),
-        "ranking": _ranking(comparison),
+        "ranking": ranking(comparison),
         "table": _table(comparison, link),
         "groups_table": _seeds_table(comparison),
         "differing": comparison.differing,
@@ -164,7 +180,7 @@ def _summary(comparison: Comparison) -> str:
     return f"{len(states)} {'run' if len(states) == 1 else 'runs'}{data}: {counted}"
 
 
-def _ranking(comparison: Comparison) -> str:
+def ranking(comparison: Comparison) -> str:
     """Which is best by what, and whether seeds say so."""
     by = comparison.by
     if by is None or len(comparison.records) < 2:
