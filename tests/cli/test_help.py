@@ -25,6 +25,7 @@ PANELS = {
     "negatives": ["Data", "Estimate", "Output"],
     "study": ["Size", "Hardware", "Output"],
     "report": ["Output"],
+    "watch": ["Address", "Output"],
     "sweep": ["Grid", "Data", "Hardware", "Output"],
     "export": ["Output"],
     "settings": ["Output"],

@@ -46,6 +46,26 @@ def only(row: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: row[key] for key in ("kind", "step", *keys) if key in row}
 
 
+DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def pictures() -> dict[str, Any]:
+    """A wall of four images, as pictures.json keeps it."""
+    pair = {"images": [0, 1], "cosine": 0.99, "labels": ["cat", "dog"]}
+    found = [{"image": 1, "cosine": 0.9, "label": "cat"}, {"image": 2, "cosine": 0.8, "label": "dog"}]
+    return {
+        "steps": 20, "patient": True, "data": "photos", "sampled": 4, "of": 9,
+        "views": [{"image": DOT, "views": [DOT, DOT]}],
+        "neighbours": [{"image": 0, "label": "cat", "hit": True, "found": found}],
+        "map": {
+            "methods": {"PCA": [[0, 0], [1, 0], [0, 1], [1, 1]]}, "colours": [0, 0, 1, 1], "names": ["cat", "dog"],
+            "by": "class", "labels": ["cat", "cat", "dog", "dog"], "atlas": DOT, "columns": 32, "tile": 1,
+        },
+        "collisions": [pair], "duplicates": [pair], "copies": {"searched": 9, "within": 1, "leaked": 0},
+        "tiles": dict.fromkeys("0123", DOT),
+    }  # fmt: skip
+
+
 def page_of(run: RunDirectory) -> str:
     return write_report(run.path).read_text()
 

@@ -15,7 +15,7 @@ from flatclr.checks import require_one_of
 from flatclr.cli.options import HARDWARE, OUTPUT, option_of, parsed_setting
 from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
 from flatclr.report.page import write_comparison
-from flatclr.report.runs_view import Comparison, ranking, records_of, row_of, setting
+from flatclr.report.runs_view import Comparison, ranking, records_of, row_of
 from flatclr.runs import REPORT
 from flatclr.sweep import SweepResult, sweep
 from flatclr.training.config import TrainConfig
@@ -163,6 +163,6 @@ def _table(comparison: Comparison) -> Table:
     measures = [m for m in comparison.measures if m.is_result or m.name == "minutes"]
     table = Table(*(Column(name, overflow="fold") for name in (*comparison.differing, *(m.name for m in measures))))
     for record in comparison.records:
-        settings = [escape(setting(record, name)) for name in comparison.differing]
+        settings = [escape(record.words.get(name, "")) for name in comparison.differing]
         table.add_row(*settings, *(measure.text(measure.value(record)) for measure in measures))
     return table

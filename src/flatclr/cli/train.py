@@ -10,6 +10,7 @@ from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, set
 from flatclr.data.sources import Dataset
 from flatclr.report.page import write_report
 from flatclr.report.pictures import refresh_pictures
+from flatclr.report.serving import watched_beside
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
 from flatclr.training.events import Event, Started, Warned
@@ -94,6 +95,10 @@ def train_command(
     keep_checkpoints: Annotated[str | None, option_of("keep_checkpoints")] = None,
     probe_every: Annotated[int | None, option_of("probe_every")] = None,
     wandb: Annotated[str | None, option_of("wandb")] = None,
+    watch: Annotated[
+        bool,
+        Option("--watch", help="Serve the page of the run while it goes on, as flatclr watch.", rich_help_panel=OUTPUT),
+    ] = False,
     as_json: Annotated[
         bool,
         Option("--json", help="Print one JSON line per event instead of the display.", rich_help_panel=OUTPUT),
@@ -119,7 +124,7 @@ def train_command(
     run writes a checkpoint and ends with exit code 75: it can go on.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for name in ("recipe", "resume", "auto_resume", "setting", "as_json", "quiet"):
+    for name in ("recipe", "resume", "auto_resume", "setting", "watch", "as_json", "quiet"):
         given.pop(name, None)
     if recipe == "list":
         for name, make in RECIPES.items():
@@ -148,7 +153,7 @@ def train_command(
 
     from flatclr.training.display import Display, JsonLines
 
-    stop, started = StopRequest(), _Start()
+    stop, started = StopRequest(), _Start(watch)
     rank = 0
     try:
         with (
@@ -156,7 +161,7 @@ def train_command(
             process_group() as ranks,
             JsonLines() if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
         ):
-            rank = ranks.rank
+            rank, started.display = ranks.rank, display
             result = train(
                 config,
                 resume=resume,
@@ -176,13 +181,20 @@ def train_command(
 
 
 class _Start:
-    """Remembers what a run is trained on, so that its page can show pictures without opening the data again."""
+    """Remembers what a run is trained on, so that its page need not open it again, and has the run watched if asked."""
 
     data: Dataset | None = None
+    display: Display | JsonLines | None = None
+
+    def __init__(self, watch: bool) -> None:
+        self.watch = watch
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self.data = event.data
+        if not isinstance(event, Started):
+            return
+        self.data = event.data
+        if self.watch and event.run is not None and self.display is not None:
+            self.display.watched(watched_beside(event.run))
 
 
 def _write_page(result: RunResult, started: _Start, display: Display | JsonLines) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from flatclr.files import json_ready, replace_files
 from flatclr.report.bundle import plotly_inline
 from flatclr.report.reading import RunRecord
 from flatclr.report.run_view import run_view, script_data
-from flatclr.report.runs_view import Comparison, runs_data, runs_view
+from flatclr.report.runs_view import Comparison, Link, runs_data, runs_view
 from flatclr.runs import REPORT, RunDirectory
 
 if TYPE_CHECKING:
@@ -47,7 +47,20 @@ def write_report(path: str | Path, *, pictures_note: str = "") -> Path:
 def run_page(record: RunRecord, *, pictures_note: str = "", live: Mapping[str, Any] | None = None) -> str:
     """The page of a run as text; `live` says where a served one asks for news."""
     view = run_view(record, pictures_note=pictures_note)
-    return rendered("run.html", record.name, script_data(record), live, run=view)
+    fragments = run_fragments(record.name, view)
+    return rendered("run.html", record.name, script_data(record), live, run=view, fragments=fragments)
+
+
+def run_fragments(title: str, view: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of a run's page that change while it goes on."""
+    parts = _parts()
+    return {
+        "head": parts.run_head(title, view),
+        "verdict": parts.verdict(view["diagnosis"], view["alarms"]),
+        "tiles": parts.tiles(view["tiles"]),
+        "evaluations": parts.evaluations(view["evaluations"]),
+        "figures": parts.figures(view["groups"]),
+    }
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:
@@ -62,9 +75,38 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     return out
 
 
-def comparison_page(comparison: Comparison, title: str, *, live: Mapping[str, Any] | None = None, **more: Any) -> str:
-    """The page of several runs as text."""
-    return rendered("runs.html", title, runs_data(comparison), live, runs=runs_view(comparison, **more))
+def comparison_page(
+    comparison: Comparison,
+    title: str,
+    *,
+    live: Mapping[str, Any] | None = None,
+    link: Link | None = None,
+    shown: Sequence[str] | None = None,
+) -> str:
+    """The page of several runs as text.
+
+    Args:
+        comparison: of the runs.
+        title: of the page.
+        live: says where a served page asks for news.
+        link: from a run to the address of its own page.
+        shown: names of the runs whose curves it holds; None: of all.
+    """
+    fragments = comparison_fragments(runs_view(comparison, link=link))
+    return rendered("runs.html", title, runs_data(comparison, shown=shown), live, fragments=fragments)
+
+
+def comparison_fragments(view: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of the page that change while runs go on."""
+    parts = _parts()
+    return {
+        "head": parts.faint(view["summary"]),
+        "ranking": parts.ranking(view["ranking"]),
+        "differing": parts.differing(view["differing"]),
+        "table": parts.run_table(view["table"]),
+        "seeds": parts.seeds(view["groups_table"]),
+        "figures": parts.figures(view["groups"]),
+    }
 
 
 def rendered(template: str, title: str, data: Mapping[str, Any], live: Mapping[str, Any] | None, **view: Any) -> str:
@@ -97,6 +139,10 @@ def templates() -> Environment:
     )
     made.filters["script_json"] = script_json
     return made
+
+
+def _parts() -> Any:
+    return templates().get_template("parts.html").module
 
 
 @lru_cache

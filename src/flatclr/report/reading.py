@@ -13,7 +13,7 @@ from typing import Any
 from flatclr.evaluation.intervals import Score, wilson
 from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.files import parse_json
-from flatclr.report.panels import Rows, number, tested_samples
+from flatclr.report.panels import Panel, Rows, number, panels_for, tested_samples
 from flatclr.runs import EVALUATION, PICTURES, RESOLVED, RunDirectory, training_minutes
 from flatclr.training.config import describe_settings
 from flatclr.training.settings import BY_DEFAULT, GROUPS
@@ -54,8 +54,16 @@ class RunRecord:
     state: str = UNFINISHED
 
     @classmethod
-    def read(cls, path: Path, *, name: str | None = None, with_pictures: bool = True) -> RunRecord:
+    def read(
+        cls, path: Path, *, name: str | None = None, with_pictures: bool = True, rows: Rows | None = None
+    ) -> RunRecord:
         """
+        Args:
+            path: of the folder.
+            name: that pages call it by; None: that of the folder.
+            with_pictures: whether its pictures are read too.
+            rows: its metrics, where they are known already.
+
         Raises:
             FileNotFoundError: where there is no run.
             ValueError: where its settings are damaged.
@@ -65,12 +73,12 @@ class RunRecord:
             path,
             path.resolve().name if name is None else name,
             run.config(),
-            run.metrics(),
+            run.metrics() if rows is None else rows,
             run.asked(),
             run.environment(),
             read_results(path / EVALUATION) or read_results(path),
             _read_pictures(path) if with_pictures else None,
-            FINISHED if run.is_finished else RUNNING if run.is_at_work else UNFINISHED,
+            state_of(run),
         )
 
     @property
@@ -130,9 +138,32 @@ class RunRecord:
     def logged(self) -> list[Mapping[str, Any]]:
         return [row for row in self.rows if row.get("kind") == "log"]
 
+    @cached_property
+    def _last(self) -> dict[str, float]:
+        found = ((key, number(value)) for row in self.rows for key, value in row.items())
+        return {key: value for key, value in found if not math.isnan(value)}
+
     def last(self, key: str) -> float:
         """The last value of a metric, NaN where it was never measured."""
-        return next((v for row in reversed(self.rows) if not math.isnan(v := number(row.get(key)))), math.nan)
+        return self._last.get(key, math.nan)
+
+    @cached_property
+    def panels(self) -> tuple[Panel, ...]:
+        """Those that its metrics fill."""
+        return panels_for(self.rows)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Its settings as it resolved them, as a file gives them back."""
+        return {
+            name: plain(self.facts.get(name) if value in (None, "auto") else value)
+            for name, value in self.config.items()
+        }
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """The same in words."""
+        return {name: "none" if value is None else text(value) for name, value in self.values.items()}
 
     def score(self, key: str, row: Mapping[str, Any]) -> Score:
         """A number of an evaluation, with its interval where it is a share of the test samples."""
@@ -171,6 +202,11 @@ class RunRecord:
         shown = self.facts.get(name) if value in (None, "auto") else value
         said = text(shown) if shown is not None else otherwise or "none"
         return SettingRow(name, said, f"{meaning}.", plain(self.asked.get(name, value)) != plain(default))
+
+
+def state_of(run: RunDirectory) -> str:
+    """Finished, running or neither."""
+    return FINISHED if run.is_finished else RUNNING if run.is_at_work else UNFINISHED
 
 
 @dataclass(frozen=True)

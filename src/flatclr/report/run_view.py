@@ -11,7 +11,7 @@ from flatclr.evaluation.figures import SHARES
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.results import TRAINED, Row
 from flatclr.report.charts import curve_data, grouped, panel_data, panel_head, run_data
-from flatclr.report.panels import panels_for, panels_of, tested_samples
+from flatclr.report.panels import panels_of, tested_samples
 from flatclr.report.published import published_for
 from flatclr.report.reading import RunRecord, text
 from flatclr.runs import RESOLVED
@@ -42,7 +42,7 @@ def run_view(record: RunRecord, *, pictures_note: str = "") -> dict[str, Any]:
         "alarms": record.alarms(),
         "tiles": tiles(record),
         "evaluations": [*_results_tables(record), *_own_evaluations(record)],
-        "groups": grouped(panels_for(record.rows)),
+        "groups": grouped(record.panels),
         "pictures": record.pictures,
         "pictures_note": pictures_note,
         "settings": list(record.settings()),
@@ -54,7 +54,7 @@ def script_data(record: RunRecord) -> dict[str, Any]:
     """What the page's script draws."""
     panels = {
         panel.needs: panel_data(panel, [curve_data(curve) for curve in panel.curves(record.rows, record.facts)])
-        for panel in panels_for(record.rows)
+        for panel in record.panels
     }
     data: dict[str, Any] = {"kind": "run", "runs": [run_data(record)], "panels": panels}
     return data if record.pictures is None else {**data, "map": record.pictures.get("map")}

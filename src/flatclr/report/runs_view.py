@@ -13,8 +13,8 @@ from typing import Any
 from flatclr.evaluation.intervals import Score, student
 from flatclr.evaluation.results import TRAINED
 from flatclr.report.charts import curve_data, grouped, panel_data, run_data
-from flatclr.report.panels import Curve, Panel, panels_for
-from flatclr.report.reading import RunRecord, plain, text
+from flatclr.report.panels import Curve, Panel
+from flatclr.report.reading import RunRecord
 from flatclr.report.run_view import percent
 from flatclr.runs import WITHOUT_EFFECT
 
@@ -22,7 +22,7 @@ NUMBERS = 150_000  # of all curves of a page together, at most
 DRAWN = 8  # runs whose curves a page shows at first
 FEWEST_POINTS = 12
 SEED = "seed"
-NOT_COMPARED = (*WITHOUT_EFFECT, SEED)
+Link = Callable[[RunRecord], str]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Comparison:
         names = [name for name in self.differing if name != SEED]
         found = defaultdict(list)
         for number, record in enumerate(self.records):
-            found[", ".join(f"{name} {setting(record, name)}" for name in names) or "all"].append(number)
+            found[", ".join(f"{name} {record.words.get(name, 'none')}" for name in names) or "all"].append(number)
         return dict(found)
 
 
@@ -141,26 +141,17 @@ def _last_if_nan(value: float) -> float:
 
 def _differing(records: Sequence[RunRecord]) -> list[str]:
     names = dict.fromkeys(name for record in records for name in record.config if name not in WITHOUT_EFFECT)
-    return [name for name in names if len({text(plain(setting_value(record, name))) for record in records}) > 1]
-
-
-def setting_value(record: RunRecord, name: str) -> Any:
-    return record.facts.get(name) if record.config.get(name) in (None, "auto") else record.config[name]
-
-
-def setting(record: RunRecord, name: str) -> str:
-    value = setting_value(record, name)
-    return "none" if value is None else text(value)
+    return [name for name in names if len({record.words.get(name) for record in records}) > 1]
 
 
 def row_of(comparison: Comparison, record: RunRecord) -> dict[str, Any]:
     """A run as plain values: its name, the settings that differ and what was measured."""
-    settings = {name: setting_value(record, name) for name in comparison.differing}
+    settings = {name: record.values.get(name) for name in comparison.differing}
     measured = {m.name: v for m in comparison.measures if not math.isnan(v := m.value(record))}
     return {"run": record.name, "state": record.state, **settings, **measured}
 
 
-def runs_view(comparison: Comparison, *, link: Callable[[RunRecord], str] | None = None) -> dict[str, Any]:
+def runs_view(comparison: Comparison, *, link: Link | None = None) -> dict[str, Any]:
     """Everything but the curves."""
     return {
         "summary": _summary(comparison),
@@ -225,7 +216,7 @@ def _cell(shown: str, sort: Any) -> dict[str, Any]:
     return {"text": shown, "sort": sort}
 
 
-def _table(comparison: Comparison, link: Callable[[RunRecord], str] | None) -> dict[str, Any]:
+def _table(comparison: Comparison, link: Link | None) -> dict[str, Any]:
     measures = comparison.measures
     rows = []
     for number, record in enumerate(comparison.records):
@@ -238,9 +229,9 @@ def _table(comparison: Comparison, link: Callable[[RunRecord], str] | None) -> d
 
 
 def _setting_cell(record: RunRecord, name: str) -> dict[str, Any]:
-    value = setting_value(record, name)
+    value = record.values.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return _cell(setting(record, name), value if is_number else setting(record, name))
+    return _cell(record.words.get(name, ""), value if is_number else record.words.get(name, ""))
 
 
 def _seeds_table(comparison: Comparison) -> dict[str, Any]:
@@ -257,7 +248,7 @@ def _seeds_table(comparison: Comparison) -> dict[str, Any]:
 
 
 def _panels(comparison: Comparison) -> list[Panel]:
-    return list(dict.fromkeys(panel for record in comparison.records for panel in panels_for(record.rows)))
+    return list(dict.fromkeys(panel for record in comparison.records for panel in record.panels))
 
 
 def runs_data(comparison: Comparison, *, shown: Sequence[str] | None = None) -> dict[str, Any]:
@@ -292,7 +283,7 @@ def _unbanded(curve: Curve, name: str) -> Curve:
 
 
 def _run(record: RunRecord, group: int) -> dict[str, Any]:
-    told = f"{record.name} {record.state} " + " ".join(f"{name}={setting(record, name)}" for name in record.config)
+    told = f"{record.name} {record.state} " + " ".join(f"{name}={word}" for name, word in record.words.items())
     return {**run_data(record), "group": group, "told": told.lower()}
 
 
@@ -345,9 +336,9 @@ def _measure_axis(records: Sequence[RunRecord], measure: Measure) -> dict[str, A
 
 def _setting_axis(records: Sequence[RunRecord], name: str) -> dict[str, Any]:
     """Every value that was tried has a place of its own, in the order of numbers where they are."""
-    values = [setting_value(record, name) for record in records]
+    values = [record.values.get(name) for record in records]
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    words = [setting(record, name) for record in records]
+    words = [record.words.get(name, "") for record in records]
     order = sorted(set(words), key=(lambda word: float(word)) if are_numbers else str)
     places = [order.index(word) for word in words]
     return {"label": name, "values": places, "tickvals": list(range(len(order))), "ticktext": order}

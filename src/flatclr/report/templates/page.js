@@ -234,6 +234,7 @@
   }
 
   function renew(next) {
+    if (page.pictures !== undefined && String(page.pictures) !== String(next.data.pictures)) return location.reload();
     const names = several ? [...state.shown].map((run) => page.runs[run].name) : [];
     Object.assign(page, next.data);
     if (several) state.shown = new Set(names.map((name) => page.runs.findIndex((run) => run.name === name)).filter((run) => run >= 0));
