@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-gpu docs wheel soak clean
+.PHONY: help setup demo test test-slow test-gpu test-browser check format bench bench-gpu docs wheel soak clean
 
 help: ## list what make can do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv and install the package with its pinned tools
 
@@ -21,13 +21,17 @@ demo: $(STAMP) ## show what a small batch hides, then train on real images; unde
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run the test suite
-	$(BIN)/python -m pytest -m "not slow and not gpu and not browser" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
 
 test-slow: $(STAMP) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 test-gpu: ## run the tests that need a CUDA device, with the python at hand
 	PYTHONPATH=src python3 -m pytest -m gpu tests
+
+test-browser: $(STAMP) ## run the tests of pages in headless Chromium
+	@$(BIN)/python -m tests.support.browser
+	$(BIN)/python -m pytest -m browser tests/report
 
 check: $(STAMP) ## lint, formatting, types, import layers; writes nothing
 	$(BIN)/ruff check

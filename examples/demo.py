@@ -29,8 +29,9 @@ import flatclr
 from flatclr.evaluation.intervals import Score
 from flatclr.files import replace_files
 from flatclr.plots import COLOURS, MUTED, figure_style, new_figure, save_figure
-from flatclr.report.figures import OVERVIEW, draw_panels
+from flatclr.report.figures import draw_panels
 from flatclr.report.page import write_report
+from flatclr.report.panels import OVERVIEW
 from flatclr.runs import RunDirectory, new_directory
 from flatclr.training.display import Display
 

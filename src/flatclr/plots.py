@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +33,6 @@ STYLE: Mapping[str, Any] = {
     "text.color": INK,
     "legend.frameon": False,
     "figure.facecolor": "white",
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "flatclr",  # the same figure gives the same file
 }
 
 
@@ -70,14 +67,3 @@ def figure_bytes(figure: Figure) -> bytes:
 def save_figure(path: Path, figure: Figure) -> None:
     """Write a PNG, whole or not at all."""
     replace_files({path: figure_bytes(figure)})
-
-
-def inline_svg(figure: Figure) -> str:
-    """The figure as an <svg> element that takes on the text colour of the page around it."""
-    buffer = io.BytesIO()
-    with figure_style():
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue().decode(), flags=re.DOTALL)
-    svg = svg.replace(GRID, "currentColor; stroke-opacity: 0.15").replace(INK, "currentColor")
-    svg = re.sub(r' id="[A-Za-z]\w*_\d+"', "", svg)  # several figures share a page, and nothing refers to these
-    return svg[svg.index("<svg") :]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -24,13 +25,17 @@ from flatclr.files import parse_json, read_json_lines, read_sealed, replace_file
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
+LATELY_S = 120.0
 ASKED = "asked_for"  # in the settings: what was asked for where the run chose for itself
 EXTENDED = "extended_to"  # in the settings: the epochs or steps that a run was given later
 ADDED = (ASKED, EXTENDED)
 SIDES = ("encoder_x", "encoder_y")  # folders of a run on pairs
-REPORT, EVENTS = "report.html", "events.out.tfevents.*"
+ENCODER = "encoder.safetensors"
+REPORT, PICTURES, EVENTS = "report.html", "pictures.json", "events.out.tfevents.*"
+EVALUATION = "evaluation"  # the folder of what `flatclr eval` found
+RESOLVED = "resolved"  # in the environment: what the run made of its settings and data
 LEFT_BY_RUNS = (
-    *(CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, *SIDES, "encoder.safetensors", "encoder.json", REPORT, "evaluation"),
+    *(CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, *SIDES, ENCODER, "encoder.json", REPORT, PICTURES, EVALUATION),
     EVENTS,
 )
 WITHOUT_EFFECT = (  # settings that leave the weights as they are; the data have a fingerprint of their own
@@ -152,6 +157,38 @@ class RunDirectory:
     def _settings(self) -> tuple[str, bool | None]:
         return read_sealed((self.path / CONFIG).read_text(encoding="utf-8"))
 
+    def environment(self) -> dict[str, Any]:
+        """What environment.json says; nothing where it is missing or damaged."""
+        try:
+            content = parse_json((self.path / ENVIRONMENT).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Keep what the run made of its settings and data, beside its environment."""
+        content = self.environment() or environment()
+        known = content.get(RESOLVED)
+        content[RESOLVED] = {**(known if isinstance(known, dict) else {}), **facts}
+        self.write_json(ENVIRONMENT, content)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the encoder that a run ends with is there."""
+        return (self.path / ENCODER).exists() or all((self.path / side / ENCODER).exists() for side in SIDES)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a process writes here; where the system does not say, whether one has written lately."""
+        try:
+            status, table = (self.path / LOCK).stat(), Path("/proc/locks").read_text()
+        except FileNotFoundError:
+            written = (self.path / METRICS).stat().st_mtime if (self.path / METRICS).exists() else 0.0
+            return time.time() - written < LATELY_S and not self.is_finished
+        except OSError:
+            return False
+        return f":{status.st_ino} " in table
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         replace_files({self.path / name: json.dumps(content, indent=2).encode()})
 
@@ -180,6 +217,23 @@ class RunDirectory:
         """Forget what a run wrote after the checkpoint it resumes from: it is about to write it again."""
         kept = [json.dumps(row) + "\n" for row in self.metrics() if row.get("step", 0) <= step]
         replace_files({self.path / METRICS: "".join(kept).encode()})
+
+
+def training_minutes(rows: Sequence[Mapping[str, Any]], batch_size: int) -> dict[int, float]:
+    """Minutes of training by logged step, from the pace of each stretch: evaluations and breaks do not count.
+
+    >>> training_minutes([{"kind": "log", "step": 60, "images_per_second": 8.0}], batch_size=16)
+    {0: 0.0, 60: 2.0}
+    """
+    clock, minutes, seen = {0: 0.0}, 0.0, 0
+    for row in rows:
+        if row.get("kind") == "log" and isinstance(row.get("step"), int):
+            rate = row.get("images_per_second")
+            rate = rate if isinstance(rate, int | float) and rate > 0 else math.nan
+            minutes += (row["step"] - seen) * batch_size / rate / 60
+            seen = row["step"]
+            clock[seen] = minutes
+    return clock
 
 
 class RunAtWorkError(ValueError):

@@ -37,7 +37,7 @@ def test_h_is_help_for_every_command() -> None:
     shown = [CliRunner().invoke(app, [*command, "-h"]) for command in ((), ("report",))]
 
     assert [done.exit_code for done in shown] == [0, 0]
-    assert "The run directory" in shown[1].stdout
+    assert "Run directories" in shown[1].stdout
 
 
 def test_completion_proposes_commands() -> None:

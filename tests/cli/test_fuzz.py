@@ -31,6 +31,11 @@ SMALL = {
     "export": [],
     "report": [],
     "doctor": [],
+    "watch": [],
+    "sweep": [
+        *("--data", "images.npy", "--device", "cpu", "--set", "eval_start=false", "--set", "eval_samples=8"),
+        *("--set", "encoder_options={width: 4}", "--set", "batch_size=4", "--out", "w"),
+    ],
     "settings": [],
     "negatives": ["--classes", "3"],
     "study": ["--quick", "--out", "s"],
@@ -44,8 +49,10 @@ SUBJECTS = {
     "eval": [["run"], ["gone"], [""], ["images.npy"], ["run/encoder.json"], ["odd.json"]],
     "mi": [["table.csv"], ["rows.npy"], ["labelled.npz"], ["zero.npy"], ["gone.csv"], ["odd.json"], [""]],
     "export": [["run"], ["gone"], ["odd.json"], ["run/config.yaml"]],
-    "report": [["run"], ["gone"], ["."], ["images.npy"]],
+    "report": [["run"], ["gone"], ["."], ["images.npy"], ["run", "run"], ["run", "gone"]],
     "doctor": [["run"], ["gone"], ["."], [], ["--metrics", "table.csv"], ["--embeddings", "rows.npy"], [""]],
+    "watch": [["run"], ["gone"], ["."], ["images.npy"]],
+    "sweep": [["--set", "steps=1"], ["--set", "steps=1,2"], ["--set", "steps"], ["--set", "steps=1,1"]],
     "check-loss": [["flatclr:InfoNCE"], ["flatclr:gone"], ["gone"], [""]],
     "finetune": [["run"], ["gone"], ["images.npy"]],
     "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
@@ -125,8 +132,10 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("examples", [30, pytest.param(600, marks=pytest.mark.slow)], ids=["quick", "slow"])
 def test_a_command_line_has_an_outcome(examples: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flatclr.cli.train.write_report", lambda path: path)  # pictures take longer than all else
-    monkeypatch.setattr("flatclr.report.page.inline_svg", lambda _: "")
+    monkeypatch.setattr("flatclr.cli.train._write_page", lambda *_: None)  # which takes longer than all else
+    monkeypatch.setattr("flatclr.report.serving.Server.serve_forever", lambda *_: None)
+    monkeypatch.setattr("flatclr.cli.train.watched_beside", lambda _: "")
+    monkeypatch.setattr("flatclr.cli.report.refresh_pictures", lambda *_, **__: "")
     calm = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=calm)

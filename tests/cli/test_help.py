@@ -25,6 +25,8 @@ PANELS = {
     "negatives": ["Data", "Estimate", "Output"],
     "study": ["Size", "Hardware", "Output"],
     "report": ["Output"],
+    "watch": ["Address", "Output"],
+    "sweep": ["Grid", "Data", "Hardware", "Output"],
     "export": ["Output"],
     "settings": ["Output"],
     "check-loss": ["Loss", "Output"],

@@ -17,7 +17,7 @@ def log_row(step: int, **changed: Any) -> dict[str, Any]:
         "ess": 0.3 - step / 1000, "ess_quantiles": [0.1, 0.25, 0.4 + step / 1000], "beta": 9.0 + step,
         "alignment": 0.5, "uniformity": -2.0, "gradient_norm": 1.5, "bad_steps": 0,
         "beta_clamped": False, "collapsed": False, "data_wait_share": 0.2,
-        "images_per_second": 1000.0 + step, "views_per_second": 8000.0 + 8 * step,
+        "images_per_second": 1000.0 + step, "views_per_second": 8000.0 + 8 * step, "learning_rate": 0.001,
     }  # fmt: skip
     return row | changed
 
@@ -26,7 +26,7 @@ def evaluation_row(step: int, knn: float, **changed: Any) -> dict[str, Any]:
     row = {
         "step": step, "kind": "evaluation", "knn": knn, "effective_rank": 40.25, "pool_mi_nats": 3.125,
         "pool_mi_best_nats": 3.5, "pool_ceiling_nats": 8.07, "collision_rate": 0.1, "retrieval_at_1": 0.5,
-        "gradient_snr": 0.3,
+        "gradient_snr": 0.3, "linear": knn + 0.01,
     }  # fmt: skip
     return row | changed
 
@@ -42,8 +42,28 @@ def new_run(path: Path, rows: list[dict[str, Any]], **settings: Any) -> RunDirec
 
 
 def only(row: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A row with these keys alone; fewer figures also draw faster."""
+    """A row with these keys alone."""
     return {key: row[key] for key in ("kind", "step", *keys) if key in row}
+
+
+DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def pictures() -> dict[str, Any]:
+    """A wall of four images, as pictures.json keeps it."""
+    pair = {"images": [0, 1], "cosine": 0.99, "labels": ["cat", "dog"]}
+    found = [{"image": 1, "cosine": 0.9, "label": "cat"}, {"image": 2, "cosine": 0.8, "label": "dog"}]
+    return {
+        "steps": 20, "patient": True, "data": "photos", "sampled": 4, "of": 9,
+        "views": [{"image": DOT, "views": [DOT, DOT]}],
+        "neighbours": [{"image": 0, "label": "cat", "hit": True, "found": found}],
+        "map": {
+            "methods": {"PCA": [[0, 0], [1, 0], [0, 1], [1, 1]]}, "colours": [0, 0, 1, 1], "names": ["cat", "dog"],
+            "by": "class", "labels": ["cat", "cat", "dog", "dog"], "atlas": DOT, "columns": 32, "tile": 1,
+        },
+        "collisions": [pair], "duplicates": [pair], "copies": {"searched": 9, "within": 1, "leaked": 0},
+        "tiles": dict.fromkeys("0123", DOT),
+    }  # fmt: skip
 
 
 def page_of(run: RunDirectory) -> str:
@@ -53,7 +73,7 @@ def page_of(run: RunDirectory) -> str:
 class Elements(HTMLParser):
     """Every element with its attributes; fails on a page whose tags do not nest."""
 
-    VOID = ("meta", "br")
+    VOID = ("meta", "br", "img", "link", "input")
 
     def __init__(self, page: str) -> None:
         super().__init__()

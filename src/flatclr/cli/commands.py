@@ -64,7 +64,17 @@ COMMANDS = {
         Entry(
             "report",
             ENCODERS,
-            "Write report.html into a run directory, with settings, evaluations, alarms and figures on one page.",
+            "Write a page about a run, or one that ranks and overlays several.",
+        ),
+        Entry(
+            "watch",
+            ENCODERS,
+            "Serve the pages of a folder of runs, and keep them up to date while the runs go on.",
+        ),
+        Entry(
+            "sweep",
+            ENCODERS,
+            "Train at every combination of some settings, and write the page and the table that rank the runs.",
         ),
         Entry(
             "eval",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
 from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting
-from flatclr.files import json_ready
-from flatclr.studies import STUDIES, Progress, StudyResult, load_study, run
+from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
+from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
 from flatclr.training.stopping import RESUME_ME
 
@@ -70,7 +66,7 @@ def study_command(
     if name == LIST:
         _list(as_json=as_json)
         return
-    with _Display(name, quiet=as_json) as display:
+    with RunsDisplay(name, quiet=as_json) as display:
         found = run(
             name,
             quick=quick,
@@ -80,7 +76,7 @@ def study_command(
             jobs=jobs,
             minutes=minutes,
             options=dict(map(parsed_setting, setting or ())),
-            progress=_print_progress if as_json else display.show,
+            progress=print_progress if as_json else display.show,
         )
     if as_json:
         _print_result(found)
@@ -95,35 +91,10 @@ def study_command(
         raise typer.Exit(RESUME_ME)
 
 
-class _Display:
-    """A bar of finished runs, shown from the first one on: bad input is answered by its line alone."""
-
-    def __init__(self, name: str, *, quiet: bool) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bar = Bar(*columns, console=Console(stderr=True), disable=quiet)
-        self.task = self.bar.add_task(name)
-        self.shown = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
-            self.bar.stop()
-
-    def show(self, progress: Progress) -> None:
-        if not self.shown:
-            self.bar.start()
-            self.shown = True
-        self.bar.update(self.task, completed=progress.done, total=progress.total)
-        if progress.ended is not None and progress.ended.problem:
-            self.bar.console.print(f"{progress.ended.run}: {progress.ended.problem}", style="yellow", markup=False)
-
-
 def _list(*, as_json: bool) -> None:
     for study in map(load_study, STUDIES):
         if as_json:
-            _print_line(
+            print_line(
                 {
                     "study": study.name,
                     "title": study.title,
@@ -137,21 +108,10 @@ def _list(*, as_json: bool) -> None:
             print(f"{study.name:<24} {study.title} ({study.budget}{options})")
 
 
-def _print_progress(progress: Progress) -> None:
-    ended = progress.ended
-    if ended is not None:
-        state = {"done": progress.done, "total": progress.total, "problem": ended.problem or None}
-        _print_line({"kind": "run", "run": ended.run, "seconds": ended.seconds, **state})
-
-
 def _print_result(found: StudyResult) -> None:
     for claim, verdict in zip(found.study.claims, found.verdicts, strict=True):
-        _print_line({"kind": "claim", **claim_row(claim, verdict)})
-    _print_line({"kind": "end", "page": str(found.page), "complete": found.complete, "table": found.table})
-
-
-def _print_line(row: Mapping[str, Any]) -> None:
-    print(json.dumps(json_ready(dict(row))), flush=True)
+        print_line({"kind": "claim", **claim_row(claim, verdict)})
+    print_line({"kind": "end", "page": str(found.page), "complete": found.complete, "table": found.table})
 
 
 def _show(found: StudyResult, *, quick: bool) -> None:

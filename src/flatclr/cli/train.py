@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flatclr.cli.doctor import tell
 from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
 from flatclr.data.halves import HALVES
+from flatclr.data.sources import Dataset
 from flatclr.doctor import examine
 from flatclr.report.page import write_report
+from flatclr.report.pictures import refresh_pictures
+from flatclr.report.serving import watched_beside
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
+from flatclr.training.events import Event, Started, Warned
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
+from flatclr.training.result import RunResult
 from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
+
+if TYPE_CHECKING:
+    from flatclr.training.display import Display, JsonLines
 
 Option = typer.Option
 START = "Start"
@@ -101,6 +109,10 @@ def train_command(
     keep_checkpoints: Annotated[str | None, option_of("keep_checkpoints")] = None,
     probe_every: Annotated[int | None, option_of("probe_every")] = None,
     wandb: Annotated[str | None, option_of("wandb")] = None,
+    watch: Annotated[
+        bool,
+        Option("--watch", help="Serve the page of the run while it goes on, as flatclr watch.", rich_help_panel=OUTPUT),
+    ] = False,
     as_json: Annotated[
         bool,
         Option("--json", help="Print one JSON line per event instead of the display.", rich_help_panel=OUTPUT),
@@ -126,7 +138,7 @@ def train_command(
     run writes a checkpoint and ends with exit code 75: it can go on.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for name in ("recipe", "resume", "auto_resume", "setting", "as_json", "quiet"):
+    for name in ("recipe", "resume", "auto_resume", "setting", "watch", "as_json", "quiet"):
         given.pop(name, None)
     if recipe == "list":
         for name, make in RECIPES.items():
@@ -157,7 +169,7 @@ def train_command(
 
     from flatclr.training.display import Display, JsonLines
 
-    stop = StopRequest()
+    stop, started = StopRequest(), _Start(watch)
     rank = 0
     try:
         with (
@@ -165,7 +177,7 @@ def train_command(
             process_group() as ranks,
             JsonLines() if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
         ):
-            rank = ranks.rank
+            rank, started.display = ranks.rank, display
             result = train(
                 config,
                 resume=resume,
@@ -173,16 +185,43 @@ def train_command(
                 max_bad_images=allowed,
                 extend_epochs=longer,
                 progress=False,
-                on_event=[display],
+                on_event=[display, started],
                 stop=stop,
             )
             if rank == 0:
                 tell(examine(result), display)
-                display.report(write_report(result.path))
+                _write_page(result, started, display)
     except TrainingInterruptedError:
         if rank == 0:
             raise
         raise typer.Exit(RESUME_ME) from None  # the first process says it for all
+
+
+class _Start:
+    """Remembers what a run is trained on, so that its page need not open it again, and has the run watched if asked."""
+
+    data: Dataset | None = None
+    display: Display | JsonLines | None = None
+
+    def __init__(self, watch: bool) -> None:
+        self.watch = watch
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Started):
+            return
+        self.data = event.data
+        if self.watch and event.run is not None and self.display is not None:
+            self.display.watched(watched_beside(event.run))
+
+
+def _write_page(result: RunResult, started: _Start, display: Display | JsonLines) -> None:
+    """The page of a run that has ended; without what it takes, the run is whole all the same."""
+    try:
+        note = refresh_pictures(result.path, started.data)
+        display.report(write_report(result.path, pictures_note=note))
+    except ImportError as error:
+        message = f"{str(error).rstrip('.')}, then write the page with: flatclr report {result.path}"
+        display(Warned(result.steps, message))
 
 
 def _recipe(name: str | None) -> TrainConfig:

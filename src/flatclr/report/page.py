@@ -1,180 +1,159 @@
-"""report.html: one page about one run, which needs nothing but itself."""
+"""report.html: one page about one run or several, which needs nothing but itself."""
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flatclr.files import parse_json, replace_files
-from flatclr.plots import inline_svg
-from flatclr.report.figures import PANELS, Panel, Rows, available, draw_panels, number
-from flatclr.runs import ENVIRONMENT, REPORT, RunDirectory
-from flatclr.training.config import describe_settings
-from flatclr.training.settings import BY_DEFAULT
+from flatclr.extras import needed
+from flatclr.files import json_ready, replace_files
+from flatclr.report.bundle import plotly_inline
+from flatclr.report.reading import RunRecord
+from flatclr.report.run_view import run_view, script_data
+from flatclr.report.runs_view import Comparison, Link, runs_data, runs_view
+from flatclr.runs import REPORT, RunDirectory
 
-ALARMS = {
-    "beta_clamped": "beta was at a clamp: the target cannot be reached within the limits, so move the target or them",
-    "collapsed": "the embeddings had collapsed: lower the learning rate",
-}
-EVALUATED = {  # key: label, format
-    "knn": ("kNN accuracy", "{:.1%}"),
-    "retrieval_at_1": ("retrieval at 1", "{:.1%}"),
-    "effective_rank": ("effective rank", "{:.1f}"),
-    "pool_mi_nats": ("pool MI at the training beta, nats", "{:.3f}"),
-    "pool_mi_best_nats": ("pool MI at the best beta, nats", "{:.3f}"),
-    "pool_best_beta": ("best beta", "{:g}"),
-    "pool_ceiling_nats": ("ceiling of pool MI, nats", "{:.3f}"),
-    "collision_rate": ("collision rate", "{:.3f}"),
-}
-CSS = """
-:root { color-scheme: light dark; --ink: #24292f; --faint: #5c6670; --page: #ffffff; --line: #d5dae0; --warn: #a33b00; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #dfe4ea; --faint: #9aa5b1; --page: #15181c; --line: #363c44; --warn: #ffa261; }
-}
-body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
-  max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-p.under { color: var(--faint); margin-top: 0.2rem; }
-.alarm { color: var(--warn); }
-table { border-collapse: collapse; font-size: 0.9rem; }
-th, td { text-align: left; padding: 0.2rem 1.2rem 0.2rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; }
-th { font-weight: 600; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 1.5rem; }
-figure { margin: 0; }
-figure svg { width: 100%; height: auto; }
-figcaption { color: var(--faint); font-size: 0.85rem; }
-"""
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_report(path: str | Path) -> Path:
-    """Write `report.html` into a run directory, finished or not; returns where it is."""
+def write_report(path: str | Path, *, pictures_note: str = "") -> Path:
+    """Write `report.html` into a run directory, finished or not.
+
+    Args:
+        path: of the run.
+        pictures_note: what the page says of its pictures.
+
+    Returns:
+        The page.
+
+    Raises:
+        FileNotFoundError: where there is no run.
+        ImportError: plotly is not installed.
+    """
     run = RunDirectory.open(Path(path))
+    page = run_page(RunRecord.read(run.path), pictures_note=pictures_note)
     target = run.path / REPORT
-    replace_files({target: report_page(run).encode()})
+    replace_files({target: page.encode()})
     return target
 
 
-def report_page(run: RunDirectory) -> str:
-    """The page as text."""
-    config, rows = run.config(), [row for row in run.metrics() if isinstance(row, dict)]
-    name = html.escape(run.path.resolve().name)
-    figures = "".join(_figure(panel, rows, config) for panel in available(PANELS, rows))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name} · FlatCLR</title>
-<style>{CSS}</style>
-</head>
-<body>
-<h1>{name}</h1>
-<p class="under">{html.escape(_summary(run, config, rows))}</p>
-<h2>Last evaluation</h2>
-{_evaluation_table(rows)}
-<h2>Alarms and bad steps</h2>
-{_alarms(rows)}
-<h2>Figures</h2>
-{f'<div class="figures">{figures}</div>' if figures else "<p>The run has logged nothing yet.</p>"}
-<h2>Settings</h2>
-{_table(_settings(config))}
-<h2>Environment</h2>
-{_table(_environment(run).items())}
-</body>
-</html>
-"""
+def run_page(record: RunRecord, *, pictures_note: str = "", live: Mapping[str, Any] | None = None) -> str:
+    """The page of a run as text; `live` says where a served one asks for news."""
+    view = run_view(record, pictures_note=pictures_note)
+    fragments = run_fragments(record.name, view)
+    return rendered("run.html", record.name, script_data(record), live, run=view, fragments=fragments)
 
 
-def _summary(run: RunDirectory, config: Mapping[str, Any], rows: Rows) -> str:
-    steps = max((row.get("step", 0) for row in rows), default=0)
-    encoders = list(run.path.glob("encoder.safetensors")) + list(run.path.glob("encoder_*/encoder.safetensors"))
-    state = "finished" if encoders else "not finished: there is no encoder file yet"
-    parts = [str(config.get("objective")), f"batch {config.get('batch_size')}", f"{steps:,} steps", *_pace(rows), state]
-    return ", ".join(parts)
+def run_fragments(title: str, view: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of a run's page that change while it goes on."""
+    parts = _parts()
+    return {
+        "head": parts.run_head(title, view),
+        "verdict": parts.verdict(view["diagnosis"], view["alarms"]),
+        "tiles": parts.tiles(view["tiles"]),
+        "evaluations": parts.evaluations(view["evaluations"]),
+        "figures": parts.figures(view["groups"]),
+    }
 
 
-def _pace(rows: Rows) -> list[str]:
-    """Medians over the log; of runs that counted no views, images alone."""
-    found = []
-    for name in ("images", "views"):
-        rates = [number(row[f"{name}_per_second"]) for row in rows if f"{name}_per_second" in row]
-        found += [f"{median(rates):,.0f} {name}/s"] if rates else []
-    return found
+def write_comparison(comparison: Comparison, out: Path) -> Path:
+    """Write one page about several runs; returns it.
+
+    Raises:
+        ImportError: plotly is not installed.
+    """
+    page = comparison_page(comparison, out.resolve().parent.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_files({out: page.encode()})
+    return out
 
 
-def _figure(panel: Panel, rows: Rows, config: Mapping[str, Any]) -> str:
-    picture = inline_svg(draw_panels([panel], rows, config))
-    return f"<figure>{picture}<figcaption>{html.escape(panel.caption)}</figcaption></figure>\n"
+def comparison_page(
+    comparison: Comparison,
+    title: str,
+    *,
+    live: Mapping[str, Any] | None = None,
+    link: Link | None = None,
+    shown: Sequence[str] | None = None,
+) -> str:
+    """The page of several runs as text.
+
+    Args:
+        comparison: of the runs.
+        title: of the page.
+        live: says where a served page asks for news.
+        link: from a run to the address of its own page.
+        shown: names of the runs whose curves it holds; None: of all.
+    """
+    fragments = comparison_fragments(runs_view(comparison, link=link))
+    return rendered("runs.html", title, runs_data(comparison, shown=shown), live, fragments=fragments)
 
 
-def _evaluation_table(rows: Rows) -> str:
-    evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    if not evaluations:
-        return "<p>The run has evaluated nothing yet.</p>"
-    first, last = evaluations[0], evaluations[-1]
-    shown = [first, last] if first.get("step") == 0 and last is not first else [last]
-    lines = ["<th></th>" + "".join(f"<th>{_step(row)}</th>" for row in shown)]
-    for key, (label, form) in EVALUATED.items():
-        if any(key in row for row in shown):
-            cells = "".join(f'<td class="number">{_cell(row.get(key), form)}</td>' for row in shown)
-            lines.append(f"<td>{label}</td>{cells}")
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+def comparison_fragments(view: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of the page that change while runs go on."""
+    parts = _parts()
+    return {
+        "head": parts.faint(view["summary"]),
+        "ranking": parts.ranking(view["ranking"]),
+        "differing": parts.differing(view["differing"]),
+        "table": parts.run_table(view["table"]),
+        "seeds": parts.seeds(view["groups_table"]),
+        "figures": parts.figures(view["groups"]),
+    }
 
 
-def _step(row: Mapping[str, Any]) -> str:
-    return "untrained" if row.get("step") == 0 else f"step {row.get('step', 0):,}"
-
-
-def _alarms(rows: Rows) -> str:
-    logged = [row for row in rows if row.get("kind") == "log"]
-    lines = []
-    for alarm, meaning in ALARMS.items():
-        steps = [row.get("step", 0) for row in logged if row.get(alarm) is True]
-        if steps:
-            where = f"At {len(steps):,} of {len(logged):,} logged steps, first at step {steps[0]:,}"
-            lines.append(f'<p class="alarm">{where}, {meaning}.</p>')
-    if not lines:
-        lines = [f"<p>No alarm at any of the {len(logged):,} logged steps.</p>"]
-    bad = max((row.get("bad_steps", 0) for row in logged), default=0)
-    kind = ' class="alarm"' if bad else ""
-    return "".join(lines) + f"<p{kind}>Steps skipped because loss or gradient was not finite: {bad:,}.</p>"
-
-
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """With what holds where a setting has no value."""
-    meaning = {row.name: row.help.removesuffix(".").partition(BY_DEFAULT)[2] for row in describe_settings()}
-    for name, value in config.items():
-        yield name, meaning.get(name) or "none" if value is None else value
-
-
-def _environment(run: RunDirectory) -> dict[str, Any]:
-    path = run.path / ENVIRONMENT
-    try:
-        content = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {ENVIRONMENT: "missing or unreadable"}
-    return content if isinstance(content, dict) else {ENVIRONMENT: "unreadable"}
-
-
-def _table(items: Iterable[tuple[str, Any]]) -> str:
-    rows = (f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(_text(v))}</td></tr>" for k, v in items)
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _text(value: Any) -> str:
+def rendered(template: str, title: str, data: Mapping[str, Any], live: Mapping[str, Any] | None, **view: Any) -> str:
+    """A page from its template, with everything it takes inside."""
     return (
-        json.dumps(value) if isinstance(value, Mapping | Sequence | bool) and not isinstance(value, str) else str(value)
+        templates()
+        .get_template(template)
+        .render(
+            title=title,
+            version=sys.modules["flatclr"].__version__,
+            css=_file("page.css"),
+            js=_file("page.js"),
+            plotly="" if live else plotly_inline(),
+            data={**data, "live": live},
+            live=live,
+            **view,
+        )
     )
 
 
-def _cell(value: Any, form: str) -> str:
-    if value is None:
-        return "not measured"
-    return form.format(value) if isinstance(value, int | float) else html.escape(str(value))
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    jinja2 = needed("jinja2", by="a report page")
+    made: Environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    made.filters["script_json"] = script_json
+    return made
+
+
+def _parts() -> Any:
+    return templates().get_template("parts.html").module
+
+
+@lru_cache
+def _file(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def script_json(content: Any) -> str:
+    """JSON that may stand in a <script>: nothing in it ends the element.
+
+    >>> script_json({"name": "</script>"})
+    '{"name":"\\\\u003c/script>"}'
+    """
+    return json.dumps(json_ready(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -13,7 +13,7 @@ from flatclr.data import DATASETS, Dataset, ResidentImages, open_dataset, seeded
 from flatclr.data.opening.known import data_folders
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.finetune import OWN
-from flatclr.runs import RunDirectory
+from flatclr.runs import RunDirectory, training_minutes
 from flatclr.studies.study import Job, Numbers, Run
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
@@ -169,15 +169,10 @@ def _some(images: ResidentImages, count: int) -> ResidentImages:
 def curves(folder: Any, config: TrainConfig) -> Numbers:
     """What metrics.jsonl says along the run, thinned, with minutes of training that a resume does not reset."""
     rows = RunDirectory.open(folder).metrics()
-    logs, minutes, seen = [], 0.0, 0
-    clock: dict[int, float] = {0: 0.0}
-    for row in rows:
-        if row["kind"] == "log":
-            rate = row.get("images_per_second") or math.nan
-            minutes += (row["step"] - seen) * config.batch_size / rate / 60
-            seen = row["step"]
-            clock[seen] = minutes
-            logs.append({name: row[name] for name in ("step", "epoch", *LOGGED) if name in row})
+    clock = training_minutes(rows, config.batch_size)
+    logs = [
+        {name: row[name] for name in ("step", "epoch", *LOGGED) if name in row} for row in rows if row["kind"] == "log"
+    ]
     evaluations = [
         {
             "minutes": clock[max(step for step in clock if step <= row["step"])],
@@ -186,7 +181,7 @@ def curves(folder: Any, config: TrainConfig) -> Numbers:
         for row in rows
         if row["kind"] == "evaluation"
     ]
-    return {"log": thinned(logs), "evaluations": thinned(evaluations), "minutes": minutes}
+    return {"log": thinned(logs), "evaluations": thinned(evaluations), "minutes": clock[max(clock)]}
 
 
 def thinned(rows: Sequence[dict[str, Any]], most: int = POINTS) -> list[dict[str, Any]]:

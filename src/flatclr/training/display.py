@@ -44,6 +44,9 @@ class JsonLines:
     def report(self, path: Path) -> None:
         print(json.dumps({"kind": "report", "path": str(path)}), flush=True)
 
+    def watched(self, address: str) -> None:
+        print(json.dumps({"kind": "watch", "address": address}), flush=True)
+
 
 class Shown(Protocol):
     """How far something is, in whatever form."""
@@ -128,6 +131,9 @@ class Display:
 
     def report(self, path: Path) -> None:
         self.console.print(f"report: {escape(str(path))}", soft_wrap=True, highlight=False)
+
+    def watched(self, address: str) -> None:
+        self.console.print(f"watch: {escape(address)}", soft_wrap=True, highlight=False)
 
 
 def redraws(console: Console) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from flatclr.data.sources import Dataset
+
 
 @dataclass(frozen=True)
 class Event:
@@ -43,6 +45,7 @@ class Started(Event):
         run: its directory; None where nothing is written.
         network: encoder and projection head as they are trained, the same object to the end.
         summary: what the run resolved: data, encoder, batch, steps and device in one line.
+        data: what it is trained and evaluated on.
     """
 
     kind = "start"
@@ -50,6 +53,7 @@ class Started(Event):
     run: Path | None
     network: nn.Module = field(repr=False)
     summary: str = ""
+    data: Dataset | None = field(default=None, repr=False)
 
     def row(self) -> dict[str, Any]:
         run = None if self.run is None else str(self.run)

@@ -77,6 +77,7 @@ class GraphedSteps:
             train_step.forward = forward
             raise
         train_step.inputs = first
+        train_step.is_captured = True
 
     def __call__(self, step: int) -> StepResult:
         assert isinstance(self.train_step.inputs, ImageViews)

@@ -13,8 +13,9 @@ from flatclr.models.saving import save_encoder
 from flatclr.runs import RunDirectory
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
-from flatclr.training.events import Event, Finished, Listener, Measured, Saved, Warned
+from flatclr.training.events import Event, Finished, Listener, Logged, Measured, Saved, Warned
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog
+from flatclr.training.resolve import facts_of
 from flatclr.training.state import FIRST, Start, restore, state_of
 
 
@@ -33,6 +34,7 @@ class Recorder:
         self.written = run if is_first else None
         self.listeners = tuple(listeners) if is_first else ()
         self.loggers: list[Logger] = []
+        self.has_noted = False
         self.identity = "" if run is None else run.identity()
         self.data = "" if self.written is None else parts.data.fingerprint  # taken before any file can change
 
@@ -43,6 +45,9 @@ class Recorder:
     def tell(self, event: Event) -> None:
         if isinstance(event, Measured):
             self._write_metrics(event)
+        if isinstance(event, Logged) and not self.has_noted:
+            self._note({"graph": self.parts.train_step.is_captured})  # known once steps are taken
+            self.has_noted = True
         for listener in self.listeners:
             listener(event)
 
@@ -107,6 +112,7 @@ class Recorder:
         config = self.parts.config
         try:
             if self.written is not None:
+                self._note(facts_of(self.parts))
                 self.loggers.append(TensorBoardLog(self.written.path, step=step))
                 if config.wandb is not None:
                     self.loggers.append(WandbLog(config.wandb, self.written.path, config.to_dict()))
@@ -114,6 +120,11 @@ class Recorder:
         finally:
             while self.loggers:
                 self.loggers.pop().close()
+
+    def _note(self, facts: Mapping[str, Any]) -> None:
+        with self._writing("environment"):
+            if self.written is not None:
+                self.written.note(facts)
 
     def _write_metrics(self, event: Measured) -> None:
         row = {"step": event.step, "epoch": event.epoch, **event.row()}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flatclr.data.decoding import available_cores
 from flatclr.data.opening import DATASETS
-from flatclr.data.sources import FileImages, PairedArrays, ReadyViews
+from flatclr.data.sources import FileImages, ImageSource, PairedArrays, ReadyViews
 from flatclr.data.sources.files import MOST_WORKERS
-from flatclr.models.cost import parameters
+from flatclr.evaluation.features import frozen
+from flatclr.models.cost import multiply_adds, parameters
 from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
 from flatclr.training.build import Parts
 from flatclr.training.config import VIEW_SIZES
@@ -77,6 +80,42 @@ def summary_of(parts: Parts) -> str:
         f"batch {config.batch_size}, {steps:,} {'step' if steps == 1 else 'steps'} an epoch, "
         f"{parts.schedule.total_steps:,} in all, {_device_name(parts)}"
     )
+
+
+def facts_of(parts: Parts) -> dict[str, Any]:
+    """What the run made of its settings and data, for environment.json: sizes, parameters, steps and cost."""
+    train_step, dataset, source = parts.train_step, parts.data.dataset, parts.data.source
+    network, objective = train_step.bare_network, train_step.objective
+    facts = {
+        "data": dataset.name,
+        "samples": len(source),
+        "test_samples": None if dataset.test is None else len(dataset.test),
+        "eval_samples": parts.validation.samples,
+        "encoder": _encoder_name(parts),
+        "parameters": parameters(network),
+        "encoder_parameters": sum(parameters(encoder) for encoder in network.encoders.values()),
+        "views_per_sample": train_step.inputs.views_per_sample,
+        "pairing": objective.options.get("pairing", objective.traits.pairing),
+        "learning_rate": parts.schedule.base_rate,
+        "steps_per_epoch": parts.schedule.steps_per_epoch,
+        "total_steps": parts.schedule.total_steps,
+        "processes": parts.ranks.size,
+        "device": _device_name(parts),
+    }
+    if isinstance(source, PairedArrays):
+        return facts
+    facts |= {"image_size": source.image_size, "channels": source.channels}
+    return facts if isinstance(source, ReadyViews) else facts | _of_images(parts, source)
+
+
+def _of_images(parts: Parts, source: ImageSource) -> dict[str, Any]:
+    (encoder,) = parts.train_step.bare_network.encoders.values()
+    devices = [] if parts.device.type == "cpu" else [parts.device]
+    with frozen(encoder), torch.random.fork_rng(devices):
+        image = torch.zeros(1, source.channels, source.image_size, source.image_size)
+        cost = multiply_adds(encoder, image)
+    labels = "none" if source.labels is None else "of the data"
+    return {"classes": len(source.classes), "labels": labels, "multiply_adds": cost}
 
 
 def _encoder_name(parts: Parts) -> str:

@@ -54,6 +54,7 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self.forward: Callable[..., tuple[Tensor, ...]] = self.network if self.compiled is None else self.compiled
+        self.is_captured = False  # whether steps are replayed from CUDA graphs
         device = device_of(self.network)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
         self.bad_steps, self.bad_in_a_row, self.longest_bad = (

@@ -229,7 +229,8 @@ def fit(
     parts, step = recorder.parts, start.step
     with recorder.logging(step):
         network = parts.train_step.bare_network
-        recorder.tell(Started(step, parts.schedule.total_steps, recorder.path, network, summary_of(parts)))
+        started = (parts.schedule.total_steps, recorder.path, network, summary_of(parts), parts.data.dataset)
+        recorder.tell(Started(step, *started))
         for message in what_to_know(parts):
             recorder.tell(Warned(step, message))
         loop = Loop(parts, recorder, start=start, make_step=make_step, stop=stop)

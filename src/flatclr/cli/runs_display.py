@@ -1,0 +1,51 @@
+"""A bar of finished runs, for commands that make several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from flatclr.files import json_ready
+from flatclr.studies import Progress
+
+
+class RunsDisplay:
+    """A bar, shown from the first run on: bad input is answered by its line alone."""
+
+    def __init__(self, name: str, *, quiet: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Bar(*columns, console=Console(stderr=True), disable=quiet)
+        self.task = self.bar.add_task(name)
+        self.shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            self.bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        if not self.shown:
+            self.bar.start()
+            self.shown = True
+        self.bar.update(self.task, completed=progress.done, total=progress.total)
+        if progress.ended is not None and progress.ended.problem:
+            self.bar.console.print(f"{progress.ended.run}: {progress.ended.problem}", style="yellow", markup=False)
+
+
+def print_progress(progress: Progress) -> None:
+    """One JSON line for a run that has ended."""
+    ended = progress.ended
+    if ended is not None:
+        state = {"done": progress.done, "total": progress.total, "problem": ended.problem or None}
+        print_line({"kind": "run", "run": ended.run, "seconds": ended.seconds, **state})
+
+
+def print_line(row: Mapping[str, Any]) -> None:
+    print(json.dumps(json_ready(dict(row))), flush=True)

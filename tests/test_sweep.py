@@ -1,0 +1,96 @@
+"""A sweep trains at every point of its grid, once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flatclr.cli.main import main
+from flatclr.cli.sweep import _grid
+from flatclr.runs import RunDirectory
+from flatclr.studies.entry import Progress
+from flatclr.sweep import plan, sweep
+from flatclr.training.config import TrainConfig
+
+TINY: dict[str, Any] = {
+    "encoder": "cnn", "encoder_options": {"width": 4}, "embedding": 8, "steps": 2, "batch_size": 4, "log_every": 1,
+    "eval_start": False, "eval_samples": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("images") / "images.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 256, (24, 8, 8), dtype=np.uint8))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them wait for each other where the machine is busy."""
+    monkeypatch.setattr("flatclr.sweep.threads_for", lambda jobs: 1)
+
+
+def test_a_sweep_makes_every_combination_and_none_of_them_twice(images: Path, tmp_path: Path) -> None:
+    heard: list[Progress] = []
+    base = TrainConfig(data=str(images), **TINY)
+    grid = {"batch_size": [4, 8], "seed": [0, 1]}
+    found = sweep(base, grid, tmp_path, device="cpu", progress=heard.append)
+    assert found.complete
+    asked = {(run["batch_size"], run["seed"]) for run in (RunDirectory.open(path).config() for path in found.runs)}
+    assert asked == {(4, 0), (4, 1), (8, 0), (8, 1)}
+    assert [progress.done for progress in heard] == [0, 1, 2, 3, 4]
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
+    again = sweep(base, {**grid, "seed": [0, 1, 2]}, tmp_path, device="cpu")
+    assert again.finished == again.planned == 6
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    with pytest.raises(ValueError, match="must hold the planned run"):
+        sweep(base.changed(steps=3), grid, tmp_path, device="cpu")
+
+
+def test_a_run_that_was_stopped_goes_on(images: Path, tmp_path: Path) -> None:
+    base = TrainConfig(data=str(images), **TINY)
+    late = sweep(base, {"seed": [0, 1]}, tmp_path, device="cpu", minutes=1e-9)
+    assert not late.complete
+    assert late.failed == {}
+    assert sweep(base, {"seed": [0, 1]}, tmp_path, device="cpu").complete
+
+
+def test_settings_that_cannot_be_are_refused_before_any_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size must be a whole number >= 1, got 0"):
+        sweep(TrainConfig(), {"batch_size": [8, 0]}, tmp_path / "out", device="cpu")
+    with pytest.raises(ValueError, match="every run of a sweep must be another"):
+        plan(TrainConfig(), {"batch_size": [8, 8]})
+    with pytest.raises(ValueError, match="out must be left to the sweep"):
+        plan(TrainConfig(), {"out": ["a", "b"]})
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_are_parted_at_commas_outside_of_brackets() -> None:
+    assert _grid(["temperature=0.1,0.5", "views={a: [1, 2]},{}", "size-schedule=[[0, 16], [1, 24]]"]) == {
+        "temperature": [0.1, 0.5],
+        "views": [{"a": [1, 2]}, {}],
+        "size_schedule": [[[0, 16], [1, 24]]],
+    }
+    with pytest.raises(ValueError, match="--set seed must be given once"):
+        _grid(["seed=0", "seed=1"])
+
+
+def test_the_command_ends_with_the_table_and_the_page(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [part for name, value in TINY.items() for part in ("--set", f"{name}={json.dumps(value)}")]
+    grid = ["--set", "objective=flatnce,infonce", "--data", images, "--device", "cpu", "--out", tmp_path]
+    monkeypatch.setattr(sys, "argv", ["flatclr", "sweep", "--json", *map(str, grid), *settings])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    *runs, end = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [run["run"] for run in runs] == ["objective-flatnce-s0", "objective-infonce-s0"]
+    assert {row["objective"] for row in end["table"]} == {"flatnce", "infonce"}
+    assert "Best by pool MI, nats" in Path(end["page"]).read_text()
