@@ -1,6 +1,7 @@
 """Mutual information: estimates with their limits, and tasks whose answer is known."""
 
 from flatclr.mi import bounds, limits, tasks
+from flatclr.mi.budget import Progress
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.estimator import estimate
 from flatclr.mi.fit import FAST, FitSettings
@@ -18,6 +19,7 @@ __all__ = [
     "Method",
     "MethodOptions",
     "Outcome",
+    "Progress",
     "bounds",
     "estimate",
     "limits",

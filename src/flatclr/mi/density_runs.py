@@ -81,7 +81,7 @@ def _fitted(name: str, x: Array, y: Array, split: Split, options: MethodOptions)
     entropy_nats = gaussian_entropy_nats(parts.train[1])
     with seeded(options.seed) as generator:
         learner = Conditional(*parts.train, hidden=options.settings.hidden)
-        curve = fit(learner, parts.train, parts.validation, options.settings, generator)
+        curve = fit(learner, parts.train, parts.validation, options.settings, generator, options.budget)
     evaluation, validation = (learner.read(name, *part, entropy_nats) for part in (parts.evaluation, parts.validation))
     return _Fitted(x, y, split, evaluation, validation, curve)
 

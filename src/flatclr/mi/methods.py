@@ -14,6 +14,7 @@ from flatclr.mi.arrays import Array
 from flatclr.mi.auto import choose
 from flatclr.mi.copula import fit_gaussian, fit_spiral, fit_student
 from flatclr.mi.density_runs import run_ba, run_club, run_l1out
+from flatclr.mi.entropies import run_doe
 from flatclr.mi.families import run_copula
 from flatclr.mi.held_out import run_critic
 from flatclr.mi.neighbours import KSG_1, KSG_2, MIXED_KSG, run_neighbours
@@ -198,6 +199,15 @@ _ROWS = (
         run_l1out,
         formula="E_p[log q(y given x) - log mean_j q(y given x_j)]",
         reference="Poole et al. 2019",
+        cross_fits=True,
+    ),
+    Method(
+        "doe",
+        "neither",
+        "difference of entropies of learned autoregressive mixtures, carried on by how it rises with the rows",
+        run_doe,
+        formula="E_p[log q(y given x) - log q(y)]",
+        reference="McAllester & Stratos 2020",
         cross_fits=True,
     ),
     Method(
