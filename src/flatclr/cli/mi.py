@@ -172,7 +172,7 @@ def mi_command(
     variables = table.values
     settings = FAST if fast else None
     results: dict[str, MIEstimate] = {}
-    with _progress(quiet=as_json or quiet) as bar:
+    with _progress(quiet=as_json or quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("estimate", total=len(methods))
         for name in methods:
 
