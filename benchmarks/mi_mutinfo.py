@@ -55,11 +55,11 @@ def uniform(nats: float, dim: int) -> tasks.Task:
 
 
 def log_gamma_exponential(nats: float, dim: int) -> tasks.Task:
-    """x = ln g, y = ln(e / g), g of a Gamma law of shape a, e exponential; I = d (psi(a) + 1/a - ln a)."""
+    """x = ln g, y = ln(e / g), g of a Gamma law of shape a, e exponential; I = d (psi(a + 1) - ln a)."""
     if nats == 0:
         return independent(dim, lambda rng, size: np.log(rng.exponential(size=size)))
     each = nats / dim
-    shape = math.exp(brentq(lambda s: digamma(math.exp(s)) + math.exp(-s) - s - each, -60, 30))
+    shape = math.exp(brentq(lambda s: digamma(math.exp(s) + 1) - s - each, -60, 30))
 
     def draw(n: int, rng: np.random.Generator) -> tuple[tasks.Array, tasks.Array]:
         # ln of a Gamma(a) variable is ln of a Gamma(a + 1) one plus ln(u) / a: small shapes do not underflow
@@ -153,11 +153,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
         )
     seconds = np.array([row["cpu_seconds"] for row in rows])
     commits = sorted({row["environment"]["commit"] for row in rows})
+    budgets = ", ".join(f"{budget:g}" for budget in sorted({row["budget_seconds"] for row in rows}))
     return (
         f"{__doc__}\nMean absolute error in nats at 1-5 / 6-10 nats / at 10.\n\n{record.markdown(table)}\n\n"
-        f"Budget {sorted({row['budget_seconds'] for row in rows})} s an estimate, {seconds.mean():.1f} CPU s on average, "
-        f"{seconds.max():.1f} at most. Published: {published['source']}, commit {published['commit'][:10]}. Measured on "
-        f"{record.where()}; commits {', '.join(commits)}.\n"
+        f"Budget {budgets} s an estimate, {seconds.mean():.1f} CPU s on average, {seconds.max():.1f} at most. "
+        f"Published: {published['source']}, commit {published['commit'][:10]}. "
+        f"Measured on {record.where()}; commits {', '.join(commits)}.\n"
     )
 
 

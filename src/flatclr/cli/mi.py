@@ -16,7 +16,7 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_count
 from flatclr.cli.options import BENCHMARK, DATA, ESTIMATE, OUTPUT
-from flatclr.mi import CRITICS, FAST, METHODS, MIEstimate, Progress, estimate
+from flatclr.mi import CRITICS, FAST, METHODS, Consistency, MIEstimate, Progress, check, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
 from flatclr.mi.estimator import BUDGET_SECONDS
 from flatclr.mi.inputs import FEWEST_ROWS
@@ -91,6 +91,14 @@ def mi_command(
     ] = None,
     fast: Annotated[
         bool, Option("--fast", help="Train small networks for few steps.", rich_help_panel=ESTIMATE)
+    ] = False,
+    check_laws: Annotated[
+        bool,
+        Option(
+            "--check",
+            help="Try on the rows what holds of any information, and say how far the number can be trusted.",
+            rich_help_panel=ESTIMATE,
+        ),
     ] = False,
     benchmark: Annotated[
         bool,
@@ -171,6 +179,14 @@ def mi_command(
     table = read_table(data, columns, drop_missing=drop_missing)
     variables = table.values
     settings = FAST if fast else None
+    if check_laws:
+        refused = {"--given": given, "--critic": critic, "--steps": steps, "several methods": methods[1:] or None}
+        _refuse_given(refused, "not go with --check")
+        if folds > 1:
+            raise ValueError(f"--folds must be 1 with --check, got {folds}; leave one of them out.")
+        found = check(variables["x"], variables["y"], methods[0], seed=seed, settings=settings, budget_seconds=budget)
+        _show_check(found, table, as_json=as_json, quiet=quiet)
+        return
     results: dict[str, MIEstimate] = {}
     with _progress(quiet=as_json or quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("estimate", total=len(methods))
@@ -273,6 +289,23 @@ def _show(results: dict[str, MIEstimate], table: Variables, *, detail: bool, qui
         warned = [asked for asked, result in results.items() if warning in result.warnings]
         of = "" if len(warned) == len(results) else f" of {', '.join(warned)}"
         _say(console, f"warning{of}: {warning}", style="yellow")
+
+
+def _show_check(found: Consistency, table: Variables, *, as_json: bool, quiet: bool) -> None:
+    """The number, a line for each law, and how far to trust it."""
+    if as_json:
+        _print_lines([found.to_dict()])
+        return
+    console = Console()
+    _say(console, found.estimate.sentence(**table.names))
+    if not quiet:
+        shown = Table("law", "tried on", "expected", "found", "s.e.", "holds")
+        for test in found.tests:
+            expected = f"{'<= ' if test.at_most else ''}{test.expected_nats:.3f}"
+            holds = "yes" if test.kept else "no"
+            shown.add_row(test.law, test.what, expected, f"{test.found_nats:.3f}", f"{test.standard_error:.3f}", holds)
+        console.print(shown)
+    _say(console, found.sentence())
 
 
 def _say(console: Console, line: str, style: str | None = None) -> None:

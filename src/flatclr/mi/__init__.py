@@ -2,6 +2,7 @@
 
 from flatclr.mi import bounds, limits, tasks
 from flatclr.mi.budget import Progress
+from flatclr.mi.consistency import Consistency, SelfTest, check
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.estimator import estimate
 from flatclr.mi.fit import FAST, FitSettings
@@ -14,13 +15,16 @@ __all__ = [
     "FAST",
     "METHODS",
     "REGISTRY",
+    "Consistency",
     "FitSettings",
     "MIEstimate",
     "Method",
     "MethodOptions",
     "Outcome",
     "Progress",
+    "SelfTest",
     "bounds",
+    "check",
     "estimate",
     "limits",
     "register",

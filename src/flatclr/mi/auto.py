@@ -38,6 +38,8 @@ from flatclr.mi.variational import InfoNCE
 _FEW_DIMENSIONS = 4  # of x and y together: neighbours are hard to beat
 _CLEAR = 2.0  # standard errors
 _VERY_CLEAR = 3.0  # of neighbours above a family that rows confirm: at less, independence is misread too often
+_OUTLIERS = 0.01  # of rows: beyond the training rows margins are a guess, which heavier tails forgive
+_HIDDEN = 1.5  # nats below its ceiling from where a bound cannot tell families apart
 _SIMULATED = 0x51  # keeps simulated rows from repeating a user's
 _LEAST_GAIN = 0.01  # nats
 
@@ -132,16 +134,22 @@ def _choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions)
     reached = f"the {family} copula reaches {validation.nats:.3f} nats on validation"
     near = _look_near(x, y, split, options) if width <= NEIGHBOUR_COLUMNS else None
     more = near is not None and near.sees_more_than(claim, validation.standard_error, _VERY_CLEAR)
-    if few and not (refuted or more):
+    hidden = claim > validation.ceiling_nats - _HIDDEN
+    if few and not (refuted or more or hidden):
         return _plugged_in(family, copula, x, y, split, f"{reached} and neighbours see no more.", near)
 
     budget.tell("critic", None if near is None else near.nats)
     critic, residual = _look_by_critic(family, copula, x, y, split, options)
-    if not (few or refuted or more or _clearly_above(residual, validation, _LEAST_GAIN)):
+    suffices = not (refuted or more or _clearly_above(residual, validation, _LEAST_GAIN))
+    if suffices and not hidden:
         return _plugged_in(family, copula, x, y, split, f"{reached} and a residual network adds nothing.", critic)
 
     budget.tell("densities", residual.nats)
-    learned = None if few and near is not None and near.settled else _look_by_densities(x, y, split, options)
+    settled = few and near is not None and near.settled and not hidden
+    learned = None if settled else _look_by_densities(x, y, split, options)
+    if suffices and not (learned is not None and learned.sees_more_than(claim, validation.standard_error)):
+        reason = f"{reached}, which the logarithm of its rows limits; densities see no more."
+        return _plugged_in(family, copula, x, y, split, reason, learned or critic)
     # in few columns neighbours come first: what settles there is hard to beat
     looks = [look for look in ((near, learned, critic) if few else (learned, near, critic)) if look is not None]
     return _best_look(reached, looks, critic, near)
@@ -281,15 +289,17 @@ def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading
     for name, fit_family in FAMILIES.items():
         copula = fit_family(x[split.train], y[split.train])
         reading = family_bound(copula, x, y, split.validation)
-        if best is None or _clearly_above(reading, best[2], _LEAST_GAIN / 2):
+        if best is None or _clearly_above(reading, best[2], _LEAST_GAIN / 2, trim=_OUTLIERS):
             best = (name, copula, reading)
     assert best is not None
     return best
 
 
-def _clearly_above(reading: Reading, other: Reading, least: float) -> bool:
-    """By more than chance on the same rows, and by enough to matter."""
-    gain = reading.values - other.values
+def _clearly_above(reading: Reading, other: Reading, least: float, trim: float = 0.0) -> bool:
+    """By more than chance on the same rows, and by enough to matter; `trim` of the rows on either side do not count."""
+    gain = (reading.values - other.values).sort().values
+    cut = int(trim * len(gain))
+    gain = gain[cut : len(gain) - cut]
     return float(gain.mean()) > max(_CLEAR * float(gain.std()) / math.sqrt(len(gain)), least)
 
 

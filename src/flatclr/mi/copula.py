@@ -53,6 +53,7 @@ class Copula:
     plug_in_nats: float  # information of the fitted copula, less what fitting its correlations adds on average
     plain_correlation: Array  # not shrunk, where there are rows enough: what the plug-in value is made of
     determined: bool = True  # whether there are: without, the plug-in value says next to nothing
+    smoothing_nats: float = 0.0  # what smooth margins read beyond those of ranks, where dependence is strong
 
     def scores(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Coordinates in which the copula is elliptical, with standard normal margins."""
@@ -115,8 +116,11 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     dim_x, rows = x.shape[1], len(x)
     x, y = spirals(x, y)
     margins_x, margins_y, z = _margins(x, y, smooth=False)
+    smoothing_nats = 0.0
     if 1 - canonical_correlations(correlation_of(z), dim_x)[0] ** 2 < _STRONG / rows:
+        by_ranks = gaussian_nats(correlation_of(z), dim_x)
         margins_x, margins_y, z = _margins(x, y, smooth=True)
+        smoothing_nats = abs(gaussian_nats(correlation_of(z), dim_x) - by_ranks)
     df = choose_df(z) if rows > _FEWEST_ROWS_PER_COLUMN * z.shape[1] else math.inf
     plain = correlation_of(z) if math.isinf(df) else student_correlation(student_quantile(z, df), df)
     correlation = shrunk_correlation(z) if math.isinf(df) and z.shape[1] > _WIDE * rows else plain
@@ -129,7 +133,17 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
     if math.isfinite(df):
         plug_in_nats += student_excess_nats(dim_x, y.shape[1], df)
     return Copula(
-        spirals, margins_x, margins_y, correlation, dim_x, df, rows, max(plug_in_nats, 0.0), plain, determined
+        spirals,
+        margins_x,
+        margins_y,
+        correlation,
+        dim_x,
+        df,
+        rows,
+        plug_in_nats=max(plug_in_nats, 0.0),
+        plain_correlation=plain,
+        determined=determined,
+        smoothing_nats=smoothing_nats,
     )
 
 

@@ -16,6 +16,7 @@ from flatclr.mi.limits import all_pairs
 from flatclr.mi.outcome import MethodOptions, Outcome, Reading
 from flatclr.mi.variational import InfoNCE
 
+_SMOOTHED = 0.25  # of what smooth margins add: a pair of 10 nats reads 8.4 by ranks and 9.7 by them
 _LEAST_GAP = 0.01  # nats
 
 
@@ -28,8 +29,8 @@ def plug_in(copula: Copula, x: Array, y: Array) -> Outcome:
     """The plug-in value of a copula that was fitted to these rows, with the error it has where the family is right.
 
     First order: the spread of the log ratio over sqrt(N - d), d the columns, whose correlations the same rows gave.
-    Second order, all there is where x and y share nothing: that of Wilks' ratio. With fewer rows than columns the value
-    has no error that these rows could give.
+    Second order, all there is where x and y share nothing: that of Wilks' ratio; and where dependence is strong, a part
+    of what smooth margins made of it. With fewer rows than columns the value has no error that these rows could give.
     """
     dim_x, dim_y, rows = x.shape[1], y.shape[1], len(x)
     ratio = replace(copula, correlation=copula.plain_correlation).log_ratio(*copula.scores(x, y))
@@ -42,7 +43,7 @@ def plug_in(copula: Copula, x: Array, y: Array) -> Outcome:
         rows=rows,
         influence=ratio * math.sqrt(rows / freedom),
         negative_pairs=all_pairs(rows),
-        second_order=plug_in_deviation_nats(rows, dim_x, dim_y),
+        second_order=math.hypot(plug_in_deviation_nats(rows, dim_x, dim_y), _SMOOTHED * copula.smoothing_nats),
     )
 
 
