@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
-from flatclr.checks import require_count
+from flatclr.checks import require_count, require_number
 from flatclr.cli.options import BENCHMARK, DATA, ESTIMATE, OUTPUT
 from flatclr.mi import CRITICS, FAST, METHODS, Consistency, MIEstimate, Progress, check, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
@@ -175,6 +175,7 @@ def mi_command(
     _refuse_given({f"--{name}": value for name, value in of_benchmark.items()}, "go with --benchmark")
     if data is None:
         raise ValueError("a data file or --benchmark must be given, got neither; try flatclr mi table.csv --x a --y b.")
+    require_number("--budget", budget, above=0, advice="60 is the default.")
     columns = {name: _names(*(named or ())) for name, named in (("x", x), ("y", y), ("given", given))}
     table = read_table(data, columns, drop_missing=drop_missing)
     variables = table.values

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from flatclr.mi.arrays import Array, Integers, as_tensor
-from flatclr.mi.copula import Copula
+from flatclr.mi.copula import Copula, fit_spiral, refitted
 from flatclr.mi.critics import anchor_of
 from flatclr.mi.gaussian import plug_in_deviation_nats
 from flatclr.mi.limits import all_pairs
@@ -23,6 +23,16 @@ _LEAST_GAP = 0.01  # nats
 def run_copula(fit_family: Callable[[Array, Array], Copula], x: Array, y: Array, options: MethodOptions) -> Outcome:
     """The plug-in value of a copula family fitted to all rows; there is nothing to choose."""
     return plug_in(fit_family(x, y), x, y)
+
+
+def run_spiral(x: Array, y: Array, options: MethodOptions) -> Outcome:
+    """Turns are sought on one half of the rows and read on the other: where they were found the best looks too good."""
+    order = np.random.default_rng([options.seed, len(x)]).permutation(len(x))
+    sought, read = np.array_split(order, 2)
+    found = fit_spiral(x[sought], y[sought])
+    if not (found.spirals.x or found.spirals.y):
+        read = order
+    return plug_in(refitted(found, x[read], y[read]), x[read], y[read])
 
 
 def plug_in(copula: Copula, x: Array, y: Array) -> Outcome:
