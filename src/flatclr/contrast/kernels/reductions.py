@@ -102,7 +102,7 @@ class Side:
 
 def _all_of(part: slice, tensor: Tensor) -> bool:
     """Whether nothing is cut off; views of a whole would cost a small batch more time than anything done with them."""
-    return part.start == 0 and part.stop == tensor.shape[0]
+    return bool(part.start == 0 and part.stop == tensor.shape[0])
 
 
 def unit_of(gradients: list[Tensor], bits: int) -> Tensor:
