@@ -62,8 +62,9 @@ def flat_nce(stats: ContrastStats, *, value: str = "nats", keep_positive: bool =
 
     Reference: Chen et al. 2021.
     """
-    contrast = stats.info_nce if keep_positive else stats.gap
-    return with_gradient_of(contrast, stats, value)
+    if keep_positive and value == "nats":
+        return stats.info_nce  # value and gradient
+    return with_gradient_of(stats.info_nce if keep_positive else stats.gap, stats, value)
 
 
 def holder_flat_nce(
@@ -120,8 +121,11 @@ def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tens
     held = contrast.detach()
     no_value = contrast - held
     if value != "paper":
-        alone = contrast is stats.gap and stats.each_positive is None  # then no graph of the value is made in vain
-        return (F.softplus(held, threshold=40) if alone else stats.info_nce.detach()) + no_value
+        if contrast is stats.gap and stats.each_positive is None:
+            return F.softplus(held, threshold=40) + no_value
+        with torch.no_grad():  # of labels another pass over the pairs, which nothing is to be kept of
+            in_nats = stats.info_nce
+        return in_nats + no_value
     # a selected negative need not be the one that is NaN, and a constant would not show it
     return no_value.exp().masked_fill(stats.gap.detach().isnan(), torch.nan)
 
