@@ -223,7 +223,7 @@ class _Taken(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:
         ctx.save_for_backward(order_N, back_N)
-        return x.unflatten(0, (-1, order_N.shape[0])).index_select(1, order_N).flatten(0, 1)
+        return x.view(-1, order_N.shape[0], *x.shape[1:]).index_select(1, order_N).flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
