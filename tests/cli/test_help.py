@@ -67,7 +67,7 @@ def test_train_says_of_a_setting_what_the_table_of_settings_says() -> None:
     for option in described:
         row = SETTINGS[option.name]
         assert option.rich_help_panel == row.group.capitalize()
-        if option.name not in ("ess_target", "epochs"):  # which have other forms on the command line
+        if option.name not in ("ess_target", "epochs", "views_per_image"):  # which have other forms on the command line
             text, _, otherwise = row.help.removesuffix(".").partition("; None: ")
             assert option.help == f"{text}."
             assert otherwise == "" or option.show_default == otherwise

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from flatclr.checks import require_one_of
 from flatclr.data.sources import AnySource, Dataset, FileImages, ItemImages, PairedArrays, ResidentImages
+from flatclr.data.unpacking import memory_bytes
 
 HALVES = ("top-bottom", "left-right")
+FLOATS_AND_COPY = 12  # times the bytes of images: their halves as float32, before and after they are checked
 
 
 def split_in_halves(images_NCHW: Tensor, how: str = HALVES[0]) -> tuple[Tensor, Tensor]:
@@ -54,9 +56,13 @@ def halved(dataset: Dataset, how: str = HALVES[0]) -> Dataset:
 
 
 def _halves_of(source: AnySource, how: str) -> PairedArrays:
-    images = source.resident(2**62) if isinstance(source, FileImages | ItemImages) else source
+    images: AnySource | None = source
+    if isinstance(source, FileImages | ItemImages):
+        images = source.resident(int(min(memory_bytes() / FLOATS_AND_COPY, 2**62)))
+    if images is None:
+        raise ValueError(f"halves must fit into memory, got {len(source):,} images; pass a smaller image size.")
     if not isinstance(images, ResidentImages):
-        raise ValueError(f"halves must be of images, got {source.name}, which has none in memory; leave halves out.")
+        raise ValueError(f"halves must be of images, got {source.name}, which has none; leave halves out.")
     if images.image_size < 2:
         raise ValueError(f"halves must be of images of 2 pixels or more, got {source.name}; leave halves out.")
     x, y = (half.float() / 255 for half in split_in_halves(images.images, how))

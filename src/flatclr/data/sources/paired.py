@@ -63,14 +63,13 @@ class PairedArrays:
 
     def subset(self, index: Tensor, name: str) -> PairedArrays:
         """The rows of these numbers as pairs of their own."""
-        return self.with_sides(self.x[index], self.y[index], labels=rows_of(self.labels, index), name=name)
+        sides = (self.x[index], self.y[index])
+        labels = rows_of(self.labels, index)
+        return PairedArrays(*sides, name=name, tokens=self.tokens, labels=labels, classes=self.classes)
 
-    def with_sides(
-        self, x: Tensor, y: Tensor, *, labels: Tensor | None = None, name: str | None = None
-    ) -> PairedArrays:
-        """Other sides of the same kind; labels stay where none are given and the rows are as many."""
-        kept = self.labels if labels is None and len(x) == len(self) else labels
-        return PairedArrays(x, y, name=name or self.name, tokens=self.tokens, labels=kept, classes=self.classes)
+    def with_sides(self, x: Tensor, y: Tensor) -> PairedArrays:
+        """The same pairs with their sides in another form."""
+        return PairedArrays(x, y, name=self.name, tokens=self.tokens, labels=self.labels, classes=self.classes)
 
     def fingerprint(self) -> str:
         """A hash of both arrays."""

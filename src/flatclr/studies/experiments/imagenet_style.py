@@ -112,7 +112,13 @@ STUDY = Study(
         "leaves open are ours. The supervised run beside them sees all labels and is no part of a claim."
     ),
     claims=tuple(
-        Claim(f"{FLATNCE}, {place}", statement, "paired difference over seeds: interval above 0", judge_by(number))
+        Claim(
+            f"{FLATNCE}, {place}",
+            statement,
+            "paired difference over seeds: interval above 0",
+            judge_by(number),
+            needs=lambda run: run.arm in (SIMCLR, FLATCLR),
+        )
         for number, (place, statement) in CLAIMS.items()
     ),
     plan=plan,
