@@ -11,11 +11,12 @@ from pathlib import Path
 
 from benchmarks.doctor.bench_a import BENCH as BENCH_A
 from benchmarks.doctor.bench_b import BENCH as BENCH_B
+from benchmarks.doctor.bench_c import BENCH as BENCH_C
 from benchmarks.doctor.cases import Bench, keep, kept, run
 from benchmarks.doctor.tables import judged, page, summary
 from benchmarks.record import RESULTS
 
-BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B)}
+BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C)}
 FOLDER = RESULTS / "doctor"
 
 

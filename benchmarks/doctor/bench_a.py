@@ -22,7 +22,6 @@ from flatclr.data.embedded import read_embedded
 from flatclr.training.config import TrainConfig
 
 SIDE = 14
-CNN = {"name": "cnn", "side": SIDE, "width": 8}
 BASE = TrainConfig(
     encoder="cnn",
     encoder_options={"width": 8},
@@ -98,8 +97,8 @@ CASES = (
     Case("a faint code in two channels", "knn_falling", {**SGD, "views": UNCHANGED_LEVELS}, data=coded(0.15)),
     Case("views that take 3 ms each", "data_starved", {"workers": 1, "batch_size": 32, "steps": 60}, views=sleeping(0.003)),
     Case("views in Python by one worker", "data_starved", {"workers": 1, "batch_size": 32, "steps": 100}, views=sleeping(0.0)),
-    Case("three quarters of the units dead", "dead_batch_norm", encoder=dead_encoder(0.75, **CNN)),
-    Case("running statistics that stand still", "dead_batch_norm", encoder=stale_encoder(1e-6, **CNN)),
+    Case("three quarters of the units dead", "dead_batch_norm", encoder=dead_encoder(0.75, name="cnn", side=SIDE, width=8)),
+    Case("running statistics that stand still", "dead_batch_norm", encoder=stale_encoder(1e-6, name="cnn", side=SIDE, width=8)),
     Case("half of the test images seen", "split_leak", data=leaked(0.5)),
     Case("a fifth of the test images seen", "split_leak", {"seed": 3}, data=leaked(0.2)),
     Case("60 test images", "evaluation_too_small", data=fewer(test=60)),

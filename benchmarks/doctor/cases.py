@@ -86,10 +86,9 @@ def run(case: Case, bench: Bench, images: Images) -> dict[str, Any]:
     stopped = None
     with TemporaryDirectory() as folder:
         config = bench.base.changed(**case.settings, out=folder)
-        options = {name: value for name, value in (("views", case.views),) if value is not None}
         encoder = None if case.encoder is None else case.encoder()
         try:
-            flatclr.train(config, data=data, encoder=encoder, progress=False, **options)
+            flatclr.train(config, data=data, encoder=encoder, views=case.views, progress=False)
         except TrainingStoppedError as error:
             stopped = str(error)
         directory = RunDirectory.open(Path(folder))

@@ -48,8 +48,6 @@ def doctor_command(
     ] = False,
 ) -> None:
     """Say what is wrong with a run, what it costs, and what to change, as a command line where one does it."""
-    if run is None and metrics is None and embeddings is None:
-        raise ValueError("a run directory or --metrics must be given, got neither; name a run.")
     diagnosis = examine(run, metrics=metrics, embeddings=embeddings, negatives=negatives)
     if as_json:
         print(json.dumps(diagnosis.to_dict()))

@@ -77,7 +77,8 @@ def _gap(layer: Any, given_UN: Tensor) -> Tensor:
     own_U = layer.running_var.float() + layer.eps
     var_U = var_U + layer.eps
     shift_U = (mean_U - layer.running_mean.float()).abs() / torch.maximum(var_U, own_U).sqrt()
-    return (shift_U + 0.5 * (var_U / own_U).log().abs()).median()
+    gap: Tensor = (shift_U + 0.5 * (var_U / own_U).log().abs()).median()
+    return gap
 
 
 @contextmanager

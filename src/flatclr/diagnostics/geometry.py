@@ -106,7 +106,8 @@ def embedding_std(z: Tensor) -> Tensor:
     """
     require_matrix("z", z)
     unit = unit_rows(z.to(accumulation_type(z)))
-    return unit.std(0, correction=0).mean() * unit.shape[1] ** 0.5
+    spread: Tensor = unit.std(0, correction=0).mean() * unit.shape[1] ** 0.5
+    return spread
 
 
 def collision_rate(

@@ -24,7 +24,7 @@ from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen, images_at_once
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.linear import fit_probe
 from flatclr.evaluation.pixels import near_duplicate_rate, overlap_rate, pixel_rows
-from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.evaluation.pool_mi import both_ways_mi_nats, pool_mi_nats
 from flatclr.models.network import Network, TwoTowers
 from flatclr.models.statistics import statistics_of
 
@@ -74,7 +74,8 @@ class ImageValidation:
         told = _counting("evaluation, views of the pool", 2 * len(images), progress)
         z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views, told) for views in pool_views)
         measured |= {"head_rank": diagnostics.effective_rank(z_a).item(), **pool_mi_nats(z_a, z_b, beta=beta)}
-        return measured | self._held_out(network, z_a, z_b, beta) | self._batch_norm(network, images) | self.of_pixels
+        held_out = self._held_out(network, z_a, z_b, measured["pool_best_beta"])
+        return measured | held_out | self._batch_norm(network, images) | self.of_pixels
 
     def _held_out(self, network: Network, z_a: Tensor, z_b: Tensor, beta: float) -> dict[str, float]:
         """MI of views of test images beside that of as many training images, which may be learnt by heart."""
@@ -85,8 +86,10 @@ class ImageValidation:
         images = test.batch(_sample(len(test), pairs, self.seed, "held out"))
         views = [self._prepared(images, self.views, self.view_size, ("held out", name)) for name in ("a", "b")]
         y_a, y_b = (_evaluated(network, lambda part: network(part)[0], drawn) for drawn in views)
-        seen, unseen = (pool_mi_nats(a[:pairs], b[:pairs], beta=beta) for a, b in ((z_a, z_b), (y_a, y_b)))
-        return {"seen_mi_nats": seen["pool_mi_best_nats"], "held_out_mi_nats": unseen["pool_mi_best_nats"]}
+        return {
+            "seen_mi_nats": both_ways_mi_nats(z_a[:pairs], z_b[:pairs], beta=beta),
+            "held_out_mi_nats": both_ways_mi_nats(y_a, y_b, beta=beta),
+        }
 
     def _batch_norm(self, network: Network, images: Tensor) -> dict[str, float]:
         views = next(self._prepared(images[:BATCH_NORM_IMAGES], self.views, self.view_size, ("batch norm",)))

@@ -13,9 +13,10 @@ from flatclr.doctor.rules.registry import rule
 
 @rule("overfitting", effect_of=("false_negatives",))
 def overfitting(evidence: Evidence) -> Finding | None:
-    """The bound of training images is above that of images held out."""
+    """After several passes the bound of training images is above that of images held out."""
     seen, held_out = evidence.series("seen_mi_nats"), evidence.series("held_out_mi_nats")
-    if not seen or not held_out or seen.last <= 0:
+    passes = evidence.last("epoch")
+    if not seen or not held_out or seen.last <= 0 or (passes is not None and passes < T.PASSES_TO_MEMORISE):
         return None
     gap = (seen.last - held_out.last) / seen.last
     if gap < T.HELD_OUT_GAP or seen.last - held_out.last < T.GAP_NATS:
