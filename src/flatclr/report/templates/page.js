@@ -56,7 +56,7 @@
 
   function chosen(panel) {
     if (!several) return panel.curves;
-    if (!state.averaged) return panel.curves.filter((curve) => state.shown.has(curve.run));
+    if (!state.averaged || !panel.averaged.length) return panel.curves.filter((curve) => state.shown.has(curve.run));
     const groups = new Set([...state.shown].map((run) => page.runs[run].group));
     return panel.averaged.filter((curve) => groups.has(curve.group));
   }
@@ -67,7 +67,7 @@
     for (const curve of chosen(panel)) {
       const run = page.runs[curve.run || 0];
       const x = along(run, curve.x);
-      const place = several ? (state.averaged ? curve.group : curve.run) : plain;
+      const place = several ? (state.averaged && panel.averaged.length ? curve.group : curve.run) : plain;
       const ink = curve.reference ? css("--faint") : colour(place);
       if (!curve.reference) plain += 1;
       const common = { x, type: "scatter", mode: "lines", name: curve.label, connectgaps: false };
