@@ -26,6 +26,7 @@ from flatclr.files import parse_json, read_json_lines, read_sealed, replace_file
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
 LATELY_S = 120.0
+QUICK_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 ASKED = "asked_for"  # in the settings: what was asked for where the run chose for itself
 EXTENDED = "extended_to"  # in the settings: the epochs or steps that a run was given later
 ADDED = (ASKED, EXTENDED)
@@ -111,14 +112,17 @@ class RunDirectory:
         Raises:
             ValueError: the file is not as the run wrote it.
         """
-        content = self._content()
-        extended = content.get(EXTENDED)
-        return {n: v for n, v in content.items() if n not in ADDED} | (extended if isinstance(extended, dict) else {})
+        return self.config_and_asked()[0]
 
     def asked(self) -> dict[str, Any]:
         """The settings that were left to the run, as they were asked for."""
-        found = self._content().get(ASKED)
-        return dict(found) if isinstance(found, dict) else {}
+        return self.config_and_asked()[1]
+
+    def config_and_asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both, with one look at the file."""
+        content = self._content()
+        extended, asked = (found if isinstance(found := content.get(name), dict) else {} for name in (EXTENDED, ASKED))
+        return {n: v for n, v in content.items() if n not in ADDED} | extended, dict(asked)
 
     def extend(self, length: Mapping[str, Any]) -> None:
         """Make the run longer: its epochs or steps from now on. Its checkpoints stay its own."""
@@ -129,7 +133,8 @@ class RunDirectory:
         path = self.path / CONFIG
         try:
             text, untouched = self._settings()
-            loaded = yaml.safe_load(text)
+            # the quick loader only for what this package wrote: it takes the stack for what is nested deeply
+            loaded = yaml.load(text, Loader=QUICK_LOADER if untouched else yaml.SafeLoader)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise ValueError(f"{path} must hold named settings, got a damaged file; restore it.") from error
         if not isinstance(loaded, dict):

@@ -58,11 +58,11 @@ def test_the_band_of_an_accuracy_is_the_score_interval_over_the_test_samples() -
 
 
 def test_a_metric_that_no_panel_knows_has_one_all_the_same() -> None:
-    rows = [log_row(1, update_to_weight=0.01)]
-    assert "Update to weight" in [panel.title for panel in panels_for(rows)]
-    assert [panel.needs for panel in panels_of(["mi_nats", "ceiling_nats", "update_to_weight", "gone"], rows)] == [
+    rows = [log_row(1, head_norm=0.01)]
+    assert "Head norm" in [panel.title for panel in panels_for(rows)]
+    assert [panel.needs for panel in panels_of(["mi_nats", "ceiling_nats", "head_norm", "gone"], rows)] == [
         "mi_nats",
-        "update_to_weight",
+        "head_norm",
     ]
 
 

@@ -18,6 +18,7 @@ def log_row(step: int, **changed: Any) -> dict[str, Any]:
         "alignment": 0.5, "uniformity": -2.0, "gradient_norm": 1.5, "bad_steps": 0,
         "beta_clamped": False, "collapsed": False, "data_wait_share": 0.2,
         "images_per_second": 1000.0 + step, "views_per_second": 8000.0 + 8 * step, "learning_rate": 0.001,
+        "update_ratio": 0.002, "embedding_std": 0.08,
     }  # fmt: skip
     return row | changed
 
@@ -26,7 +27,8 @@ def evaluation_row(step: int, knn: float, **changed: Any) -> dict[str, Any]:
     row = {
         "step": step, "kind": "evaluation", "knn": knn, "effective_rank": 40.25, "pool_mi_nats": 3.125,
         "pool_mi_best_nats": 3.5, "pool_ceiling_nats": 8.07, "collision_rate": 0.1, "retrieval_at_1": 0.5,
-        "gradient_snr": 0.3, "linear": knn + 0.01,
+        "gradient_snr": 0.3, "linear": knn + 0.01, "held_out_mi_nats": 2.0, "seen_mi_nats": 2.5,
+        "dead_units": 0.0, "statistics_gap": 0.1, "pixel_match": 0.3, "split_overlap": 0.0, "near_duplicates": 0.001,
     }  # fmt: skip
     return row | changed
 

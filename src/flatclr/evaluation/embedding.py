@@ -266,7 +266,11 @@ def _stored(source: ImageSource, number: int) -> Image.Image:
         with source.files[number].open() as stream, Image.open(stream) as image:
             image.load()
             return image.copy()
-    pixels_CSS = source.batch(torch.tensor([number]))[0].numpy()
+    return picture_of(source.batch(torch.tensor([number]))[0].numpy())
+
+
+def picture_of(pixels_CSS: NDArray[np.uint8]) -> Image.Image:
+    """An array as a picture, of one channel or of three."""
     return Image.fromarray(pixels_CSS[0] if len(pixels_CSS) == 1 else pixels_CSS.transpose(1, 2, 0).copy())
 
 

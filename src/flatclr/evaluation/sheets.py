@@ -86,6 +86,13 @@ def thumbnail(opened: Any, side: int = TILE) -> Image.Image:
     return image.resize(size, sampling)
 
 
+def data_uri(image: Image.Image, kind: str = "png", **options: Any) -> str:
+    """A picture as an address that holds all of it, for pages that need no other file."""
+    stream = io.BytesIO()
+    image.save(stream, kind.upper(), **options)
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
 def _png(title: str, rows: Sequence[SheetRow]) -> bytes:
     rows = rows[:MOST_ROWS_OF_PNG]
     columns = max((len(row.tiles) for row in rows), default=1)
@@ -139,10 +146,7 @@ def _row(row: SheetRow) -> str:
 
 
 def _figure(tile: Tile) -> str:
-    stream = io.BytesIO()
-    tile.image.save(stream, "PNG")
-    data = base64.b64encode(stream.getvalue()).decode()
     lines = [html.escape(line) for line in tile.caption.splitlines()]
-    picture = f'<img alt="{lines[0] if lines else ""}" src="data:image/png;base64,{data}">'
+    picture = f'<img alt="{lines[0] if lines else ""}" src="{data_uri(tile.image)}">'
     kind = ' class="asked"' if tile.asked else ""
     return f"<figure{kind}>{picture}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"

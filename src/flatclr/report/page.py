@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from flatclr.extras import needed
 from flatclr.files import json_ready, replace_files
@@ -69,7 +71,13 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     Raises:
         ImportError: plotly is not installed.
     """
-    page = comparison_page(comparison, out.resolve().parent.name)
+    folder = out.resolve().parent
+
+    def link(record: RunRecord) -> str | None:
+        page = record.path.resolve() / REPORT
+        return quote(os.path.relpath(page, folder)) if page.is_file() else None
+
+    page = comparison_page(comparison, folder.name, link=link)
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_files({out: page.encode()})
     return out

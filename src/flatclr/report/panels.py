@@ -14,7 +14,7 @@ from flatclr.training.schedule import scheduled_target
 Rows = Sequence[Mapping[str, Any]]
 Facts = Mapping[str, Any]  # the settings of a run, and what it made of them
 
-LEARNT, NEGATIVES, OPTIMISATION, PACE = "What it learns", "Negatives", "Optimisation", "Pace"
+LEARNT, NEGATIVES, OPTIMISATION, PACE = "What it learns", "Negatives", "Optimisation", "Data and pace"
 GROUPS = (LEARNT, NEGATIVES, OPTIMISATION, PACE)
 
 
@@ -144,8 +144,10 @@ def untrained_knn(rows: Rows) -> float | None:
     return values[0] if values else None
 
 
-def tested_samples(facts: Facts) -> int | None:
-    """How many test samples an evaluation of the run looks at; None where it is not known."""
+def samples_tested(facts: Facts, row: Mapping[str, Any]) -> int | None:
+    """How many test samples an evaluation of the run looked at; None where it is not known."""
+    if isinstance(row.get("knn_samples"), int):
+        return int(row["knn_samples"])
     known = [facts.get(name) for name in ("test_samples", "eval_samples")]
     counts = [count for count in known if isinstance(count, int) and count > 0]
     return min(counts) if isinstance(facts.get("test_samples"), int) and counts else None
@@ -179,11 +181,10 @@ def _shares(key: str) -> Callable[[Rows, Facts], tuple[list[float], list[float]]
     """95 % intervals of shares of the test samples, in percent."""
 
     def band(rows: Rows, facts: Facts) -> tuple[list[float], list[float]] | None:
-        samples = tested_samples(facts)
-        if samples is None:
+        known = [(number(row[key]), samples_tested(facts, row)) for row in rows]
+        if all(samples is None for _, samples in known):
             return None
-        values = [number(row[key]) for row in rows]
-        scores = [None if math.isnan(v) or not 0 <= v <= 1 else wilson(v, samples) for v in values]
+        scores = [wilson(value, samples) if samples and 0 <= value <= 1 else None for value, samples in known]
         ends = [(math.nan, math.nan) if s is None else (100 * s.low, 100 * s.high) for s in scores]
         return [low for low, _ in ends], [high for _, high in ends]
 
@@ -224,7 +225,7 @@ ACCURACY = Panel(
     "Test images whose class the nearest training images name, on frozen features; the band is the 95 % interval.",
     "% of the test images",
     LEARNT,
-    (Line("knn", "kNN accuracy", 100.0),),
+    (Line("knn", "kNN accuracy", 100.0), Line("pixel_knn", "raw pixels", 100.0, is_reference=True)),
     band=_shares("knn"),
     added=_untrained,
     is_sparse=True,
@@ -265,11 +266,21 @@ PANELS = (
         is_sparse=True,
     ),
     Panel(
+        "What is learnt by heart",
+        "MI against a pool of views of training images and of as many test images; what only the first has does not "
+        "carry over.",
+        "nats",
+        LEARNT,
+        (Line("held_out_mi_nats", "test images"), Line("seen_mi_nats", "training images")),
+        from_zero=True,
+        is_sparse=True,
+    ),
+    Panel(
         "Effective rank",
-        "How many directions the features use.",
+        "How many directions the features use, and the embeddings after the head.",
         "directions",
         LEARNT,
-        (Line("effective_rank", "features"),),
+        (Line("effective_rank", "features"), Line("head_rank", "embeddings")),
         from_zero=True,
         is_sparse=True,
     ),
@@ -296,6 +307,14 @@ PANELS = (
         "uniformity",
         NEGATIVES,
         (Line("uniformity", "uniformity"),),
+    ),
+    Panel(
+        "Spread of embeddings",
+        "Standard deviation of the embeddings over a batch; 0 when all are the same.",
+        "deviation",
+        NEGATIVES,
+        (Line("embedding_std", "spread"),),
+        from_zero=True,
     ),
     Panel(
         "Collision rate",
@@ -326,6 +345,32 @@ PANELS = (
         is_sparse=True,
     ),
     Panel(
+        "Update against weights",
+        "Norm of a step over the norm of the weights; usual is about one in a thousand.",
+        "ratio",
+        OPTIMISATION,
+        (Line("update_ratio", "ratio"),),
+        is_log=True,
+    ),
+    Panel(
+        "Dead units",
+        "Share of units before a ReLU that do not vary or are never positive.",
+        "share",
+        OPTIMISATION,
+        (Line("dead_units", "dead"),),
+        from_zero=True,
+        is_sparse=True,
+    ),
+    Panel(
+        "Batch statistics",
+        "How far the running statistics of batch normalisation are from those of a batch, where they are farthest.",
+        "gap",
+        OPTIMISATION,
+        (Line("statistics_gap", "gap"),),
+        from_zero=True,
+        is_sparse=True,
+    ),
+    Panel(
         "Learning rate",
         "After warmup, half a cosine down to 0.",
         "rate",
@@ -333,6 +378,24 @@ PANELS = (
         (Line("learning_rate", "learning rate"),),
         from_zero=True,
         is_exact=True,
+    ),
+    Panel(
+        "Views by their pixels",
+        "Share of views whose nearest view by pixels is the other one of their image; near 1 views hide too little.",
+        "share",
+        PACE,
+        (Line("pixel_match", "matched"),),
+        from_zero=True,
+        is_sparse=True,
+    ),
+    Panel(
+        "Copies",
+        "Share of test images that are in the training images too, and of pairs of images that are nearly the same.",
+        "share",
+        PACE,
+        (Line("split_overlap", "test images in training"), Line("near_duplicates", "pairs nearly the same")),
+        from_zero=True,
+        is_sparse=True,
     ),
     Panel(
         "Throughput",
@@ -366,7 +429,16 @@ def available(panels: Sequence[Panel], rows: Rows) -> list[Panel]:
     return [panel for panel in panels if _with(rows, panel.needs)]
 
 
-OTHER = ("step", "epoch", "saturation", "pool_best_beta", "bad_steps", "ess_with_positive", "anchors_left_out")
+OTHER = (
+    "step",
+    "epoch",
+    "saturation",
+    "knn_samples",
+    "pool_best_beta",
+    "bad_steps",
+    "ess_with_positive",
+    "anchors_left_out",
+)
 
 
 def other_metrics(rows: Rows) -> list[str]:

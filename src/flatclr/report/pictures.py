@@ -5,9 +5,7 @@ Shape suffixes: N sampled images, C channels, S pixels along a side, d features.
 
 from __future__ import annotations
 
-import base64
 import importlib
-import io
 import json
 import warnings
 from collections import Counter
@@ -26,10 +24,11 @@ from flatclr.data.loading import seeded_generator
 from flatclr.data.opening import dataset_from
 from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset, ImageSource, PairedArrays, ReadyViews, ResidentImages
-from flatclr.evaluation.embedding import fitted
+from flatclr.evaluation.embedding import fitted, picture_of
 from flatclr.evaluation.features import OUTPUT, compute_features, frozen
 from flatclr.evaluation.opening import open_subject
 from flatclr.evaluation.search import nearest, unit
+from flatclr.evaluation.sheets import data_uri
 from flatclr.evaluation.subjects import Subject
 from flatclr.files import parse_json, replace_files
 from flatclr.models.cost import multiply_adds
@@ -113,7 +112,7 @@ def write_pictures(
         **_alike(sample),
         "copies": _copies(dataset),
     }
-    content["tiles"] = {str(i): _data_uri(sample.images[i], WALL_TILE) for i in sorted(_shown(content))}
+    content["tiles"] = {str(i): _tile(sample.images[i]) for i in sorted(_shown(content))}
     target = run / PICTURES
     replace_files({target: json.dumps(content, separators=(",", ":")).encode()})
     return target
@@ -172,8 +171,7 @@ def _views(subject: Subject, sample: _Sample, config: Mapping[str, Any]) -> list
     count = min(MOST_VIEWS, max(4, int(config.get("views_per_image") or 2)))
     views = [(drawn(images).clamp(0, 1) * 255).byte().numpy() for _ in range(count)]
     return [
-        {"image": _data_uri(image, WALL_TILE), "views": [_data_uri(view[i], WALL_TILE) for view in views]}
-        for i, image in enumerate(images.numpy())
+        {"image": _tile(image), "views": [_tile(view[i]) for view in views]} for i, image in enumerate(images.numpy())
     ]
 
 
@@ -327,8 +325,7 @@ def _shown(content: Mapping[str, Any]) -> set[int]:
 
 
 def _picture(image: NDArray[np.uint8], side: int) -> Image.Image:
-    shown = image[0] if len(image) == 1 else image[:3].transpose(1, 2, 0)
-    picture = Image.fromarray(np.ascontiguousarray(shown)).convert("RGB")
+    picture = picture_of(image).convert("RGB")
     return picture if picture.width <= side else picture.resize((side, side), Image.Resampling.LANCZOS)
 
 
@@ -336,15 +333,9 @@ def _atlas(images: NDArray[np.uint8], tile: int) -> str:
     """All images on one sheet, row by row."""
     sheet = Image.new("RGB", (COLUMNS * tile, -(-len(images) // COLUMNS) * tile))
     for i, image in enumerate(images):
-        sheet.paste(_picture(image, tile).resize((tile, tile)), (i % COLUMNS * tile, i // COLUMNS * tile))
-    return _uri(sheet)
+        sheet.paste(_picture(image, tile), (i % COLUMNS * tile, i // COLUMNS * tile))
+    return data_uri(sheet, "webp", quality=80)
 
 
-def _data_uri(image: NDArray[np.uint8], side: int) -> str:
-    return _uri(_picture(image, side))
-
-
-def _uri(picture: Image.Image) -> str:
-    stream = io.BytesIO()
-    picture.save(stream, "WEBP", quality=80)
-    return f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
+def _tile(image: NDArray[np.uint8]) -> str:
+    return data_uri(_picture(image, WALL_TILE), "webp", quality=80)

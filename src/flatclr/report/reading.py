@@ -13,7 +13,7 @@ from typing import Any
 from flatclr.evaluation.intervals import Score, wilson
 from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.files import parse_json
-from flatclr.report.panels import Panel, Rows, number, panels_for, tested_samples
+from flatclr.report.panels import Panel, Rows, number, panels_for, samples_tested
 from flatclr.runs import EVALUATION, PICTURES, RESOLVED, RunDirectory, training_minutes
 from flatclr.training.config import describe_settings
 from flatclr.training.settings import BY_DEFAULT, GROUPS
@@ -69,12 +69,13 @@ class RunRecord:
             ValueError: where its settings are damaged.
         """
         run = RunDirectory.open(path)
+        config, asked = run.config_and_asked()
         return cls(
             path,
             path.resolve().name if name is None else name,
-            run.config(),
+            config,
             run.metrics() if rows is None else rows,
-            run.asked(),
+            asked,
             run.environment(),
             read_results(path / EVALUATION) or read_results(path),
             _read_pictures(path) if with_pictures else None,
@@ -93,7 +94,7 @@ class RunRecord:
         known = {name: value for name, value in self.resolved.items() if self.config.get(name) in (None, "auto")}
         return {**self.config, **known, "learning_rate": self.config.get("learning_rate")}
 
-    @property
+    @cached_property
     def steps(self) -> int:
         return int(max((number(row.get("step", 0)) for row in self.rows), default=0))
 
@@ -167,7 +168,7 @@ class RunRecord:
 
     def score(self, key: str, row: Mapping[str, Any]) -> Score:
         """A number of an evaluation, with its interval where it is a share of the test samples."""
-        value, samples = number(row.get(key)), tested_samples(self.facts)
+        value, samples = number(row.get(key)), samples_tested(self.facts, row)
         if key not in SHARES or samples is None or not 0 <= value <= 1:
             return Score(value, math.nan, math.nan)
         return wilson(value, samples)
@@ -200,8 +201,19 @@ class RunRecord:
         meaning, _, otherwise = help.removesuffix(".").partition(BY_DEFAULT)
         value = self.config.get(name)
         shown = self.facts.get(name) if value in (None, "auto") else value
-        said = text(shown) if shown is not None else otherwise or "none"
+        said = self._overruled(name) or (text(shown) if shown is not None else otherwise or "none")
         return SettingRow(name, said, f"{meaning}.", plain(self.asked.get(name, value)) != plain(default))
+
+    def _overruled(self, name: str) -> str:
+        """What holds instead of a setting that another one decides; "" where it holds itself."""
+        if name == "ess_target" and self.config.get("temperature") is not None:
+            return "no control, the temperature is fixed"
+        per_epoch, total = self.resolved.get("steps_per_epoch"), self.total_steps
+        if not per_epoch or total is None:
+            return ""
+        if name == "epochs" and self.config.get("steps") is not None:
+            return f"{total / per_epoch:.4g}, by steps"
+        return f"{total}, by epochs" if name == "steps" and self.config.get("steps") is None else ""
 
 
 def state_of(run: RunDirectory) -> str:
@@ -241,7 +253,8 @@ def text(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """As a file gives it back, which knows no tuples."""
-    return json.loads(json.dumps(value, default=str))
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else json.loads(json.dumps(value, default=str))
 
 
 def _read_pictures(path: Path) -> Mapping[str, Any] | None:

@@ -11,7 +11,7 @@ from flatclr.evaluation.figures import SHARES
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.results import TRAINED, Row
 from flatclr.report.charts import curve_data, grouped, panel_data, panel_head, run_data
-from flatclr.report.panels import panels_of, tested_samples
+from flatclr.report.panels import panels_of, samples_tested
 from flatclr.report.published import published_for
 from flatclr.report.reading import RunRecord, text
 from flatclr.runs import RESOLVED
@@ -22,7 +22,9 @@ EVALUATED = {  # key: label, whether a share, format of others
     "knn": ("kNN accuracy", True, ""),
     "linear": ("linear accuracy", True, ""),
     "retrieval_at_1": ("retrieval at 1", True, ""),
+    "pixel_knn": ("kNN accuracy of raw pixels", True, ""),
     "effective_rank": ("effective rank", False, "{:.1f}"),
+    "head_rank": ("effective rank of the embeddings", False, "{:.1f}"),
     "pool_mi_nats": ("pool MI at the training beta, nats", False, "{:.3f}"),
     "pool_mi_best_nats": ("pool MI at the best beta, nats", False, "{:.3f}"),
     "pool_best_beta": ("best beta", False, "{:g}"),
@@ -189,7 +191,7 @@ def _own_evaluations(record: RunRecord) -> list[dict[str, Any]]:
         for key, (label, _, _) in EVALUATED.items()
         if any(key in row for row in shown)
     ]
-    samples = tested_samples(record.facts)
+    samples = samples_tested(record.facts, last)
     notes = [] if samples is None else [f"Brackets are 95 % intervals over {samples:,} test samples."]
     return [{"title": "In training", "columns": ["", *map(_step, shown)], "rows": rows, "notes": notes}]
 

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ NUMBERS = 150_000  # of all curves of a page together, at most
 DRAWN = 8  # runs whose curves a page shows at first
 FEWEST_POINTS = 12
 SEED = "seed"
-Link = Callable[[RunRecord], str]
+Link = Callable[[RunRecord], str | None]  # to the page of a run, where it has one
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Comparison:
     def measures(self) -> list[Measure]:
         return [m for m in MEASURES if any(not math.isnan(m.value(record)) for record in self.records)]
 
-    @property
+    @cached_property
     def groups(self) -> dict[str, list[int]]:
         """Runs that differ in nothing but their seed, by what they have in common."""
         names = [name for name in self.differing if name != SEED]
@@ -113,6 +114,11 @@ class Comparison:
         for number, record in enumerate(self.records):
             found[", ".join(f"{name} {record.words.get(name, 'none')}" for name in names) or "all"].append(number)
         return dict(found)
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether some runs differ in their seed alone."""
+        return any(len(own) > 1 for own in self.groups.values())
 
 
 def records_of(paths: Sequence[Path]) -> list[RunRecord]:
@@ -237,7 +243,7 @@ def _setting_cell(record: RunRecord, name: str) -> dict[str, Any]:
 def _seeds_table(comparison: Comparison) -> dict[str, Any]:
     """The mean of every group of seeds; nothing where no two runs differ in the seed alone."""
     groups, measures = comparison.groups, [m for m in comparison.measures if m.is_result]
-    if all(len(own) < 2 for own in groups.values()):
+    if not comparison.has_seeds:
         return {"columns": [], "rows": []}
     rows = []
     for name, own in groups.items():
@@ -289,7 +295,9 @@ def _run(record: RunRecord, group: int) -> dict[str, Any]:
 
 def _averaged(comparison: Comparison, curves: Mapping[int, Curve], most: int) -> list[dict[str, Any]]:
     """The mean over the seeds of each group with its band, at the steps that all of them have."""
-    made = []
+    made = list[dict[str, Any]]()
+    if not comparison.has_seeds:
+        return made
     for number, (name, own) in enumerate(comparison.groups.items()):
         found = [dict(zip(curves[i].steps, curves[i].values, strict=True)) for i in own if i in curves]
         if not found:

@@ -56,7 +56,7 @@
 
   function chosen(panel) {
     if (!several) return panel.curves;
-    if (!state.averaged) return panel.curves.filter((curve) => state.shown.has(curve.run));
+    if (!state.averaged || !panel.averaged.length) return panel.curves.filter((curve) => state.shown.has(curve.run));
     const groups = new Set([...state.shown].map((run) => page.runs[run].group));
     return panel.averaged.filter((curve) => groups.has(curve.group));
   }
@@ -67,7 +67,7 @@
     for (const curve of chosen(panel)) {
       const run = page.runs[curve.run || 0];
       const x = along(run, curve.x);
-      const place = several ? (state.averaged ? curve.group : curve.run) : plain;
+      const place = several ? (state.averaged && panel.averaged.length ? curve.group : curve.run) : plain;
       const ink = curve.reference ? css("--faint") : colour(place);
       if (!curve.reference) plain += 1;
       const common = { x, type: "scatter", mode: "lines", name: curve.label, connectgaps: false };
@@ -102,7 +102,15 @@
     const positive = values.filter((v) => v > 0);
     if (!isLog(panel) || !positive.length) return axis(panel.unit, { rangemode: panel.zero ? "tozero" : "normal", type: "linear", nticks: 6 });
     const decades = Math.log10(Math.max(...positive) / Math.min(...positive));
-    return axis(panel.unit, { type: "log", exponentformat: "power", dtick: decades > 3 ? Math.ceil(decades / 5) : decades > 0.9 ? "D2" : undefined, nticks: 6 });
+    const digits = decades > 3 ? [1] : decades > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8];
+    const every = Math.max(1, Math.ceil(decades / 7)), exponents = Array.from({ length: 61 }, (_, i) => i - 30);
+    const ticks = exponents.filter((power) => digits.length > 1 || power % every === 0).flatMap((power) => digits.map((digit) => [digit, power]));
+    return axis(panel.unit, { type: "log", tickmode: "array", tickvals: ticks.map(([digit, power]) => digit * 10 ** power), ticktext: ticks.map(tick) });
+  }
+
+  function tick([digit, power]) {
+    if (power >= -3 && power < 5) return (digit * 10 ** power).toLocaleString("en", { maximumSignificantDigits: 2 });
+    return digit === 1 ? `10<sup>${power}</sup>` : `${digit}·10<sup>${power}</sup>`;
   }
 
   const AXES = { step: "step", epoch: "epoch", minutes: "minutes of training" };
@@ -123,6 +131,7 @@
     const drawn = traces(panel), small = element.classList.contains("small");
     const named = drawn.filter((trace) => trace.showlegend !== false).length;
     const layout = plain({
+      ...(small ? { margin: { l: 48, r: 10, t: 8, b: 22 } } : {}),
       xaxis: axis(small ? "" : AXES[state.axis], { nticks: 6, rangemode: "tozero" }), yaxis: valueAxis(panel, drawn),
       hovermode: several ? "closest" : "x unified", uirevision: state.axis + isLog(panel),
       showlegend: !several && named > 1 && !small, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 11 } },
