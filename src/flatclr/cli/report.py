@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flatclr.cli.options import OUTPUT
+from flatclr.cli.options import OUTPUT, quiet_option
 from flatclr.report.page import write_report
 
 
@@ -17,7 +17,9 @@ def report_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print nothing.")] = False,
 ) -> None:
     """Write report.html into a run directory, with settings, evaluations, alarms and figures on one page."""
     path = write_report(run)
-    print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
+    if as_json or not quiet:
+        print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
-from flatclr.cli.options import HARDWARE, OUTPUT
+from flatclr.cli.options import HARDWARE, OUTPUT, quiet_option
 from flatclr.files import json_ready
 from flatclr.studies import STUDIES, Progress, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
@@ -62,6 +62,7 @@ def study_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON line per run and claim instead.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print only where the page is.")] = False,
 ) -> None:
     """Run an experiment of the literature again and judge what it claims.
 
@@ -70,7 +71,7 @@ def study_command(
     if name == LIST:
         _list(as_json=as_json)
         return
-    with _Display(name, quiet=as_json) as display:
+    with _Display(name, quiet=as_json or quiet) as display:
         found = run(
             name,
             quick=quick,
@@ -84,6 +85,8 @@ def study_command(
         )
     if as_json:
         _print_result(found)
+    elif quiet:
+        print(f"page: {found.page}")
     else:
         _show(found, quick=quick)
     if found.failed:
