@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting
+from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
 from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
 from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
@@ -58,6 +58,7 @@ def study_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON line per run and claim instead.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print only where the page is.")] = False,
 ) -> None:
     """Run an experiment of the literature again and judge what it claims.
 
@@ -66,7 +67,7 @@ def study_command(
     if name == LIST:
         _list(as_json=as_json)
         return
-    with RunsDisplay(name, quiet=as_json) as display:
+    with RunsDisplay(name, quiet=as_json or quiet) as display:
         found = run(
             name,
             quick=quick,
@@ -80,6 +81,8 @@ def study_command(
         )
     if as_json:
         _print_result(found)
+    elif quiet:
+        print(f"page: {found.page}")
     else:
         _show(found, quick=quick)
     if found.failed:
