@@ -40,6 +40,7 @@ _CLEAR = 2.0  # standard errors
 _VERY_CLEAR = 3.0  # of neighbours above a family that rows confirm: at less, independence is misread too often
 _OUTLIERS = 0.01  # of rows: beyond the training rows margins are a guess, which heavier tails forgive
 _HIDDEN = 1.5  # nats below its ceiling from where a bound cannot tell families apart
+_MISFIT = 0.1  # of a value whose family is only near
 _SIMULATED = 0x51  # keeps simulated rows from repeating a user's
 _LEAST_GAIN = 0.01  # nats
 
@@ -183,9 +184,14 @@ def _plugged_in(
     def again(x: Array, y: Array) -> Outcome:
         return plug_in(refitted(FAMILIES[family](x[split.train], y[split.train]), x, y), x, y)
 
-    bound = family_bound(copula, x, y, split.evaluation)
+    bound, whole = family_bound(copula, x, y, split.evaluation), refitted(copula, x, y)
+    found = plug_in(whole, x, y)
+    if not whole.fits(x, y):
+        told = f"pairs of columns do not look {family} although nothing sees more; the error is widened by a tenth."
+        error = math.hypot(found.second_order, _MISFIT * found.nats)
+        found = replace(found, second_order=error, warnings=(*found.warnings, told))
     return replace(
-        plug_in(refitted(copula, x, y), x, y),
+        found,
         method=family,
         reason=reason,
         again=again,
