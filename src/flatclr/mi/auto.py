@@ -270,13 +270,16 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
 
     learned, validation, method, why = learn(x, y)
     reason = f"tied values in {width} dimensions: {why} reaches {validation.nats:.3f} nats on validation"
+    runner_up = ""
     if near <= NEIGHBOUR_COLUMNS and not columns.ordered:
         seen = np.concatenate([split.train, split.validation])
         neighbours = run_levels(x[seen], y[seen], options)
+        runner_up = f"neighbours {neighbours.nats:.3f}"
         reason += f", neighbours see {neighbours.nats:.3f}"
         if neighbours.nats - validation.nats > _margin(neighbours, validation):
-            return _same_levels(x, y, f"{reason}.", options)
-    return replace(learned, method=method, reason=f"{reason}.", again=lambda x, y: learn(x, y)[0])
+            found = _same_levels(x, y, f"{reason}.", options)
+            return replace(found, runner_up=f"{method} {validation.nats:.3f}", lower_nats=learned.certified_nats)
+    return replace(learned, method=method, reason=f"{reason}.", again=lambda x, y: learn(x, y)[0], runner_up=runner_up)
 
 
 def _described(columns: Tied) -> str:
