@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,19 @@ FAMILIES = {
 }
 
 
+@cache
+def task_of(family: str, dim: int) -> tasks.Task:
+    return FAMILIES[family](dim)
+
+
 def draws() -> Iterator[mi_draws.Draw]:
     """The first draw of every cell, then the second."""
     for seed in range(DRAWS):
-        for place, (family, make) in enumerate(FAMILIES.items()):
+        for place, family in enumerate(FAMILIES):
             for turn, rows in enumerate(ROWS):
                 dim = COLUMNS[(place + turn) % len(COLUMNS)]
-                yield mi_draws.Draw(f"{family}, {rows} rows, {dim} columns", make(dim), rows, seed, BUDGET_SECONDS)
+                cell = f"{family}, {rows} rows, {dim} columns"
+                yield mi_draws.Draw(cell, task_of(family, dim), rows, seed, BUDGET_SECONDS)
 
 
 def covers(row: dict[str, Any]) -> bool:

@@ -181,7 +181,12 @@ def mi_command(
     variables = table.values
     settings = FAST if fast else None
     if check_laws:
-        refused = {"--given": given, "--critic": critic, "--steps": steps, "several methods": methods[1:] or None}
+        refused: dict[str, object] = {
+            "--given": given,
+            "--critic": critic,
+            "--steps": steps,
+            "several methods": methods[1:] or None,
+        }
         _refuse_given(refused, "not go with --check")
         if folds > 1:
             raise ValueError(f"--folds must be 1 with --check, got {folds}; leave one of them out.")

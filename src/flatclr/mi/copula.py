@@ -18,6 +18,7 @@ from flatclr.mi.gaussian import (
     canonical_correlations,
     correlation_of,
     gaussian_nats,
+    pairs_are_normal,
     plug_in_bias_nats,
     regular,
     shrunk_correlation,
@@ -70,6 +71,19 @@ class Copula:
         if math.isfinite(self.df):
             z = student_score(z / np.sqrt(rng.chisquare(self.df, size=(rows, 1)) / self.df), self.df)
         return z[:, : self.dim_x], z[:, self.dim_x :]
+
+    def fits(self, x: Array, y: Array) -> bool:
+        """Whether pairs of columns look as the family says.
+
+        Student rows are first made normal: divided by their length, which is given the quantiles of a normal row's.
+        """
+        z = np.hstack(self.scores(x, y))
+        if math.isinf(self.df):
+            return pairs_are_normal(z)
+        root = np.linalg.cholesky(regular(self.plain_correlation))
+        white = np.linalg.solve(root, student_quantile(z, self.df).T).T
+        lengths = np.linalg.norm(white, axis=1)
+        return pairs_are_normal(white * (_normal_lengths(lengths, z.shape[1]) / lengths)[:, None])
 
     @property
     def quadratic(self) -> QuadraticRatio:
@@ -145,6 +159,15 @@ def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], floa
         determined=determined,
         smoothing_nats=smoothing_nats,
     )
+
+
+def _normal_lengths(lengths: Array, dim: int) -> Array:
+    """The length that a standard normal row of the same rank has."""
+    from scipy.special import gammaincinv
+
+    ranks = np.argsort(np.argsort(lengths)) + 0.5
+    normal: Array = np.sqrt(2 * gammaincinv(dim / 2, ranks / len(lengths)))
+    return normal
 
 
 def _margins(x: Array, y: Array, *, smooth: bool) -> tuple[RankNormal, RankNormal, Array]:

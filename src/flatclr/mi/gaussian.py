@@ -10,6 +10,8 @@ import torch
 
 from flatclr.mi.arrays import Array
 
+_CLEAR = 2.0  # standard errors beyond the largest of so many normal variables
+
 
 @dataclass(frozen=True)
 class QuadraticRatio:
@@ -131,3 +133,25 @@ def _standardised(z: Array) -> Array:
     deviation = np.where((z != z[0]).any(0), centred.std(0), np.inf)  # that of many equal numbers need not be 0
     standard: Array = centred / deviation
     return standard
+
+
+def pairs_are_normal(z: Array) -> bool:
+    """Whether moments of pairs of columns are those of a joint normal law, up to chance.
+
+    Of standard columns with correlation r, (a^2 - 1)(b^2 - 1) has the mean 2 r^2; (a^2 - 1) b and (a^3 - 3 a) b have 0.
+
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = rng.normal(size=(2, 2000))
+    >>> pairs_are_normal(np.stack([a, a + b], 1)), pairs_are_normal(np.stack([a, a**2 + b], 1))
+    (True, False)
+    """
+    standard = _standardised(z)
+    correlation, rows = _correlation(standard), len(z)
+    squares, cubes = standard**2 - 1, standard**3 - 3 * standard
+    off = ~np.eye(z.shape[1], dtype=bool)
+    largest = 0.0
+    for a, b, expected in ((squares, squares, 2 * correlation**2), (squares, standard, 0.0), (cubes, standard, 0.0)):
+        mean = a.T @ b / rows
+        variance = np.maximum((a**2).T @ b**2 / rows - mean**2, np.finfo(float).tiny)
+        largest = max(largest, float((np.abs(mean - expected) * np.sqrt(rows / variance))[off].max(initial=0.0)))
+    return largest < _CLEAR + math.sqrt(2 * math.log(3 * len(correlation) ** 2))
