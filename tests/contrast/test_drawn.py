@@ -41,3 +41,10 @@ def test_a_seeded_generator_repeats_its_draw() -> None:
         for s in (1, 1, 2)
     ]
     assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("asked", [{"route": "fused"}, {"route": "strips"}, {"backend": "triton"}], ids=str)
+def test_drawn_negatives_refuse_a_route_that_would_not_run(asked: dict[str, str]) -> None:
+    z = torch.randn(8, 4)
+    with pytest.raises(ValueError, match="negatives_per_anchor must be left out with Triton's routes"):
+        flatclr.InfoNCE(negatives_per_anchor=2, **asked)(z, z)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
@@ -120,8 +119,5 @@ def test_pages_hold_no_address_of_this_process() -> None:
     assert [page for page, content in PAGES.items() if re.search(r"0x[0-9a-f]{6}", content)] == []
 
 
-def test_every_dataclass_that_users_make_shows_its_defaults() -> None:
-    (stats,) = [entry for entry in ENTRIES if entry.name == "ContrastStats"]
-
-    assert is_dataclass(stats.value)
+def test_a_record_that_users_make_shows_its_defaults() -> None:
     assert "route: str = 'dense'" in PAGES["contrast.md"]

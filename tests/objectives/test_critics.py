@@ -179,3 +179,9 @@ def test_a_config_makes_the_critic_for_its_embedding() -> None:
     assert objective.critic.weight.shape == (24, 24)  # type: ignore[union-attr]
     assert objective.controls == []
     assert float(objective.inverse_temperature) == 1.0
+
+
+@pytest.mark.parametrize("asked", [{"route": "streamed"}, {"backend": "torch"}], ids=str)
+def test_a_critic_refuses_a_route_that_its_scores_do_not_take(asked: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="must be left out with a critic"):
+        flatclr.InfoNCE(critic="bilinear", critic_dim=4, **asked)  # type: ignore[arg-type]

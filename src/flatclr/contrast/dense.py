@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
-from flatclr.contrast.kernels import Kernels, fused_kernels_run, kernels_of
+from flatclr.contrast.kernels import Kernels
 from flatclr.contrast.kernels.reductions import Ready
 from flatclr.contrast.numerics import (
     accumulation_type,
@@ -29,37 +29,28 @@ from flatclr.contrast.numerics import (
 )
 from flatclr.contrast.phi import Phi
 
-LARGEST_EXACT = 2**33  # multiplications up to which a product is made in float32 whatever the embeddings' type
 SMALLEST_MIRRORED = 2**14  # scores; in a smaller tile the operations it takes cost more than they save
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
 
-def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
+def logsumexp_kept(
+    batch: Batch, scale: float | Tensor, kernels: Kernels | None = None
+) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
     """(positive, log-sum-exp, their gap) of every anchor and a way to ask for the ESS of its negatives.
 
-    The gap is an output of its own because most losses need nothing else.
+    The gap is an output of its own because most losses need nothing else. Given kernels, embeddings are multiplied in
+    their own type, made ready by these; else products are exact.
     """
-    positive, logsumexp, gap, shares = _KeptTile.apply(*batch.views, scale, batch, None)
+    positive, logsumexp, gap, shares = _KeptTile.apply(*batch.views, scale, batch, kernels, None)
     return positive, logsumexp, gap, partial(_ess, shares, batch.layout.negatives)
 
 
-def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
+def mean_phi_kept(
+    batch: Batch, scale: float | Tensor, phi: Phi, kernels: Kernels | None = None
+) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    positive, mean = _KeptTile.apply(*batch.views, scale, batch, phi)
+    positive, mean = _KeptTile.apply(*batch.views, scale, batch, kernels, phi)
     return positive, mean
-
-
-def _kernels_of(batch: Batch) -> Kernels | None:
-    """What makes embeddings ready that are multiplied in their own type; None: products are exact.
-
-    A large tile of wide bfloat16 rows is: a product in float32 would take a GPU too long. float16 has too few exponents
-    for pair weights.
-    """
-    layout, z = batch.layout, batch.views[0]
-    if z.dtype != torch.bfloat16 or layout.anchors * layout.negatives * z.shape[1] <= LARGEST_EXACT:
-        return None
-    with_triton = z.is_cuda and not torch.compiler.is_compiling() and fused_kernels_run(z.device)
-    return kernels_of("fused" if with_triton else "strips_torch")
 
 
 def _ess(shares: Tensor, negatives: int) -> Tensor:
@@ -74,9 +65,10 @@ class _KeptTile(torch.autograd.Function):
         z_b: Tensor,
         scale: float | Tensor,
         batch: Batch,
+        kernels: Kernels | None,
         phi: Phi | None,
     ) -> tuple[Tensor, ...]:
-        layout, normalize, kernels = batch.layout, batch.options.normalize, _kernels_of(batch)
+        layout, normalize = batch.layout, batch.options.normalize
         shape = layout.tile
         assert shape is not None
         inverse_norms = factors = positive = None
@@ -162,7 +154,7 @@ class _KeptTile(torch.autograd.Function):
             d_stack.mul_(scale)
         else:
             d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None  # rounded together, not view by view
+        return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None, None  # rounded together, not view by view
 
     @staticmethod
     def _gradients_in_own_type(
@@ -190,7 +182,7 @@ class _KeptTile(torch.autograd.Function):
             factor=1.0,
             dtype=ctx.embedding_type,
         )
-        return *d_views, d_scale, None, None
+        return *d_views, d_scale, None, None, None
 
 
 def _ready(kernels: Kernels, z_a: Tensor, z_b: Tensor, scale: float | Tensor, batch: Batch) -> Ready:

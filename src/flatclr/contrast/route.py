@@ -17,7 +17,7 @@ from torch import Tensor
 from flatclr.contrast import dense, operators
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import TRITON_MODULES, fused_kernels_run, kernels_of
+from flatclr.contrast.kernels import TRITON_MODULES, Kernels, fused_kernels_run, kernels_of
 from flatclr.contrast.numerics import dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
@@ -26,6 +26,7 @@ from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
 LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
+LARGEST_EXACT = 2**33  # multiplications of a tile up to which it is made in float32 whatever the embeddings' type
 WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
 
@@ -57,7 +58,7 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
         )
     with no_autocast(pairs.views[0]):
         if route == "dense":
-            positive, total, gap, measure_ess = dense.logsumexp_kept(pairs, scale)
+            positive, total, gap, measure_ess = dense.logsumexp_kept(pairs, scale, _tile_kernels(pairs))
             return ContrastStats(positive, total, gap, negatives, measure_ess)
         # Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together
         with_ess = pairs.options.with_ess or route not in TRITON_MODULES or pairs.layout.ranks.size > 1
@@ -142,7 +143,7 @@ def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tup
         return positive_scores(batch, scale), phi.applied(scores_Ak).mean(1), None
     with no_autocast(batch.views[0]):
         if route == "dense":
-            return *dense.mean_phi_kept(batch, scale, phi), None
+            return *dense.mean_phi_kept(batch, scale, phi, _tile_kernels(batch)), None
         positive, mean = _streamed(batch, scale, route, phi)
     return positive, mean, None
 
@@ -167,9 +168,14 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
 
     `plain`: two views on a diagonal at one temperature; the fused route knows no other relation.
     """
-    if batch.drawn_Ak is not None:
-        return "drawn"
     options, layout = batch.options, batch.layout
+    if batch.drawn_Ak is not None:
+        if options.route in TRITON_MODULES or options.backend == "triton":
+            raise ValueError(
+                "negatives_per_anchor must be left out with Triton's routes, got both; leave route and backend out: "
+                "drawn negatives are scored by themselves."
+            )
+        return "drawn"
     if options.route != "auto" or options.backend != "auto":
         asked = _asked(options.route, options.backend, batch.views[0])
         if asked == "triton":
@@ -190,6 +196,19 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
         best = _with_triton(batch.views[0], plain=plain)
         return best if phi is None or _is_known(phi, best) else "streamed"
     return "streamed"
+
+
+def _tile_kernels(batch: Batch) -> Kernels | None:
+    """What makes embeddings of a kept tile ready that are multiplied in their own type; None: products are exact.
+
+    A large tile of wide bfloat16 rows is: a product in float32 would take a GPU too long. float16 has too few exponents
+    for pair weights.
+    """
+    layout, z = batch.layout, batch.views[0]
+    if z.dtype != torch.bfloat16 or layout.anchors * layout.negatives * z.shape[1] <= LARGEST_EXACT:
+        return None
+    with_triton = z.is_cuda and not torch.compiler.is_compiling() and fused_kernels_run(z.device)
+    return kernels_of("fused" if with_triton else "strips_torch")
 
 
 def _widest(batch: Batch) -> int:

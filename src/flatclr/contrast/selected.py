@@ -198,7 +198,7 @@ class _ByLabel:
     @classmethod
     def of(cls, known: Known, layout: Layout) -> _ByLabel:
         assert known.labels is not None
-        order_N = known.labels.argsort()
+        order_N = known.labels.argsort(stable=True)
         place_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(layout.samples, device=order_N.device))
         ids = None if known.ids is None else known.ids[order_N]
         return cls(replace(known, labels=known.labels[order_N], ids=ids), order_N, place_N)

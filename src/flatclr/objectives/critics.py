@@ -128,6 +128,11 @@ def _require_all_pairs(name: str, options: ContrastOptions, temperature: float |
     """Nothing that is asked for may be passed over because a critic scores the pairs."""
     if isinstance(temperature, EssControl):
         raise ValueError(f"temperature of {name} with a critic must be a number, got an EssControl; say 1.0.")
+    for option, unset in (("route", "auto"), ("backend", "auto")):
+        if options.get(option, unset) != unset:
+            raise ValueError(
+                f"{option} must be left out with a critic, got {options.get(option)!r}; it makes the scores."
+            )
     for option in ("negatives_per_anchor", "false_negative_margin"):
         if options.get(option) is not None:
             raise ValueError(

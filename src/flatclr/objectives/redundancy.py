@@ -20,7 +20,15 @@ from flatclr.contrast import ContrastOptions, PairSet
 from flatclr.contrast.numerics import accumulation_type, no_autocast, products
 from flatclr.objectives.base import Objective, Traits, register
 
-REFUSED = ("pairing", "in_batch_negatives", "negatives_per_anchor", "false_negative_margin", "normalize")
+REFUSED = (
+    "pairing",
+    "in_batch_negatives",
+    "negatives_per_anchor",
+    "false_negative_margin",
+    "normalize",
+    "route",
+    "backend",
+)
 VARIANCE_FLOOR = 1e-4  # of VICReg's square root
 NORM_FLOOR = 1e-5  # of Barlow Twins' division, that of batch normalisation
 

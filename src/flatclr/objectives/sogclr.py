@@ -9,6 +9,7 @@ Shape suffixes: G groups of anchors, N samples of the global batch, A = G N anch
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -169,7 +170,7 @@ class SogCLR(Objective):
         return stats.mean(sog_clr(stats, inverse_temperature, log_u_A)), stats
 
 
-@register("isogclr", SOGCLR)
+@register("isogclr", replace(SOGCLR, summary="SogCLR with a temperature learned for each sample"))
 class ISogCLR(Objective):
     """iSogCLR: SogCLR with a temperature of its own for every sample, learned beside the network.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -105,3 +105,10 @@ def _kernels_with_triton(route: str) -> Kernels:
 def fused_kernels_run(device: torch.device) -> bool:
     """Whether the fused kernels can be compiled and launched on a device."""
     return has_triton() and triton_runs(device, kernels_of("fused").try_launch)
+
+
+if TYPE_CHECKING:  # what is loaded by name is held to the seam too
+    from flatclr.contrast.kernels import fused_triton, strips_triton
+
+    _FUSED: Kernels = fused_triton
+    _STRIPS: Kernels = strips_triton

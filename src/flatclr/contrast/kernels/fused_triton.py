@@ -39,8 +39,10 @@ from flatclr.contrast.kernels.reductions import (
     PhiSums,
     PlainSums,
     Ready,
+    Reduction,
     Rows,
     Side,
+    SideT,
     unit_of,
 )
 from flatclr.contrast.kernels.selected import AnyReduction, AnySums, SelectedPhi, SelectedPhiSums
@@ -343,9 +345,9 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
 
 def block_gradients(
     block: Block,
-    reduction: LogSumExp | MeanPhi,
-    rows: Side | None,
-    columns: Side | None,
+    reduction: Reduction[SideT],
+    rows: SideT | None,
+    columns: SideT | None,
     *,
     need_rows: bool,
     need_columns: bool,
@@ -354,11 +356,12 @@ def block_gradients(
 
     With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
     """
+    assert isinstance(reduction, LogSumExp | MeanPhi), "this route knows two views at one temperature"
     unit: float | Tensor = 1.0
     if block.rows_Rd.dtype == torch.float16:
         bits = 3 if isinstance(reduction, MeanPhi) else 13
         unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=bits)
-        rows, columns = (None if s is None else Side(s.value, s.gradient / unit) for s in (rows, columns))
+        rows, columns = (None if s is None else replace(s, gradient=s.gradient / unit) for s in (rows, columns))
     sides = {}
     for way, _ in ways(block, isinstance(reduction, MeanPhi)):
         own = side_of(rows, way, block.scale, block.rows_Rd)

@@ -30,15 +30,19 @@ from flatclr.contrast.kernels.fused_triton import (
 )
 from flatclr.contrast.kernels.reductions import (
     Block,
+    LogSumExp,
     MeanPhi,
     PhiSums,
+    Reduction,
     Rows,
     Side,
+    SideT,
 )
 from flatclr.contrast.kernels.selected import (
     AnyReduction,
     AnySums,
     Lens,
+    SelectedLogSumExp,
     SelectedLogSumExpSums,
     SelectedPhi,
     SelectedPhiSums,
@@ -147,9 +151,9 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
 
 def block_gradients(
     block: Block,
-    reduction: AnyReduction,
-    rows: Side | None,
-    columns: Side | None,
+    reduction: Reduction[SideT],
+    rows: SideT | None,
+    columns: SideT | None,
     *,
     need_rows: bool,
     need_columns: bool,
@@ -158,6 +162,7 @@ def block_gradients(
 
     With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
     """
+    assert isinstance(reduction, LogSumExp | MeanPhi | SelectedLogSumExp | SelectedPhi), "kernels are written for these"
     unit, rows, columns = in_units(rows, columns, block.rows_Rd.dtype, reduction)
     weigh = _Weights.of(block, reduction, rows, columns)
     return gradients_from_weights(
