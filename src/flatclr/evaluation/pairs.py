@@ -111,7 +111,12 @@ def _data_of(request: EvaluationRequest, run: RunDirectory | None) -> _PairedDat
     halves = settings.get("halves")
     if given is None and halves is None:
         raise ValueError("data must be named for a network without a run, got none; pass --data (data= from Python).")
-    dataset = dataset_from(given, data_dir=request.data_dir, image_size=settings.get("image_size"))
+    dataset = dataset_from(
+        given,
+        data_dir=request.data_dir or settings.get("data_dir"),
+        image_size=settings.get("image_size"),
+        labels=settings.get("labels", "auto") if request.data is None else "auto",
+    )
     if halves is not None and not isinstance(dataset.train, PairedArrays):
         dataset = halved(dataset, halves)
     train, test = dataset.train, dataset.test
@@ -122,8 +127,9 @@ def _data_of(request: EvaluationRequest, run: RunDirectory | None) -> _PairedDat
         raise ValueError(
             f"{dataset.name} must have at least {FEWEST_PAIRS} held-out pairs, got {len(held_out)}; add more."
         )
-    labelled = isinstance(train, PairedArrays) and None not in (train.labels, held_out.labels) and test is not None
-    return _PairedData(dataset.name, held_out, train if labelled and isinstance(train, PairedArrays) else None)
+    assert isinstance(train, PairedArrays)
+    labelled = train.labels is not None and held_out.labels is not None and held_out is not train
+    return _PairedData(dataset.name, held_out, train if labelled else None)
 
 
 def _rows(
