@@ -54,10 +54,9 @@ def evaluate_pairs(request: EvaluationRequest) -> Evaluation:
     data = _data_of(request, settings)
     possible = (*PROTOCOLS_OF_PAIRS, *(PROTOCOLS_OF_SIDES if data.bank is not None else ()))
     asked = request.protocols if request.is_explicit else list(possible)
-    lacks = f"{data.name} has {', '.join(possible)}"
-    reason = f"must be for images, or halves of labelled images, got other pairs; {lacks}"
+    reason = "must be for images, got paired data; it has retrieval and mi"
     if data.bank is not None:
-        reason = f"must be for whole images, got their halves; {lacks}"
+        reason = f"must be for whole images, got their halves; these have {', '.join(possible)}"
     skipped = tuple((p, f"protocol {p} {reason}.") for p in asked if p not in possible)
     if len(skipped) == len(asked):
         raise ValueError(skipped[0][1])
