@@ -54,10 +54,9 @@ def evaluate_pairs(request: EvaluationRequest) -> Evaluation:
     data = _data_of(request, settings)
     possible = (*PROTOCOLS_OF_PAIRS, *(PROTOCOLS_OF_SIDES if data.bank is not None else ()))
     asked = request.protocols if request.is_explicit else list(possible)
-    lacks = f"{data.name} has {', '.join(possible)}"
-    reason = f"must be for images, or halves of labelled images, got other pairs; {lacks}"
+    reason = "must be for images, got paired data; it has retrieval and mi"
     if data.bank is not None:
-        reason = f"must be for whole images, got their halves; {lacks}"
+        reason = f"must be for whole images, got their halves; these have {', '.join(possible)}"
     skipped = tuple((p, f"protocol {p} {reason}.") for p in asked if p not in possible)
     if len(skipped) == len(asked):
         raise ValueError(skipped[0][1])
@@ -111,7 +110,12 @@ def _data_of(request: EvaluationRequest, run: RunDirectory | None) -> _PairedDat
     halves = settings.get("halves")
     if given is None and halves is None:
         raise ValueError("data must be named for a network without a run, got none; pass --data (data= from Python).")
-    dataset = dataset_from(given, data_dir=request.data_dir, image_size=settings.get("image_size"))
+    dataset = dataset_from(
+        given,
+        data_dir=request.data_dir or settings.get("data_dir"),
+        image_size=settings.get("image_size"),
+        labels=settings.get("labels", "auto") if request.data is None else "auto",
+    )
     if halves is not None and not isinstance(dataset.train, PairedArrays):
         dataset = halved(dataset, halves)
     train, test = dataset.train, dataset.test
@@ -122,8 +126,9 @@ def _data_of(request: EvaluationRequest, run: RunDirectory | None) -> _PairedDat
         raise ValueError(
             f"{dataset.name} must have at least {FEWEST_PAIRS} held-out pairs, got {len(held_out)}; add more."
         )
-    labelled = isinstance(train, PairedArrays) and None not in (train.labels, held_out.labels) and test is not None
-    return _PairedData(dataset.name, held_out, train if labelled and isinstance(train, PairedArrays) else None)
+    assert isinstance(train, PairedArrays)
+    labelled = train.labels is not None and held_out.labels is not None and held_out is not train
+    return _PairedData(dataset.name, held_out, train if labelled else None)
 
 
 def _rows(

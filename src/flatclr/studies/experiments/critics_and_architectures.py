@@ -185,6 +185,6 @@ STUDY = Study(
     table=table,
     draw=draw,
     seeds=3,
-    budget="about 15 GPU minutes",
+    budget="about 15 GPU minutes; two hours on one core",
     options={"data": "mnist"},
 )
