@@ -25,6 +25,7 @@ PANELS = {
     "negatives": ["Data", "Estimate", "Output"],
     "study": ["Size", "Hardware", "Output"],
     "report": ["Output"],
+    "doctor": ["Metrics from elsewhere", "Output"],
     "export": ["Output"],
     "settings": ["Output"],
     "check-loss": ["Loss", "Output"],

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from flatclr.cli.options import ELSEWHERE, OUTPUT
+from flatclr.cli.options import FOREIGN, OUTPUT
 from flatclr.doctor import Diagnosis, examine
 from flatclr.training.display import Display, JsonLines
 
@@ -26,21 +26,21 @@ def doctor_command(
         str | None,
         Option(
             help="Instead of a run, metrics of any training: a .csv or .jsonl file, or a folder of TensorBoard events.",
-            rich_help_panel=ELSEWHERE,
+            rich_help_panel=FOREIGN,
         ),
     ] = None,
     embeddings: Annotated[
         str | None,
         Option(
             help="Embeddings of that network: .npy, .npz, .csv or .parquet with a row for each image.",
-            rich_help_panel=ELSEWHERE,
+            rich_help_panel=FOREIGN,
         ),
     ] = None,
     negatives: Annotated[
         int | None,
         Option(
             help="How many negatives each anchor of an InfoNCE loss in --metrics had, which says where its ceiling is.",
-            rich_help_panel=ELSEWHERE,
+            rich_help_panel=FOREIGN,
         ),
     ] = None,
     as_json: Annotated[
