@@ -65,13 +65,14 @@ def tell(diagnosis: Diagnosis, display: Display | JsonLines) -> None:
 
 def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> None:
     """The verdict, and the findings in order."""
-    console.print(escape(diagnosis.verdict), style="green" if diagnosis.healthy else "bold yellow", highlight=False)
+    style, piped = "green" if diagnosis.healthy else "bold yellow", not console.is_terminal
+    console.print(escape(diagnosis.verdict), style=style, highlight=False, soft_wrap=piped)
     for place, finding in enumerate(diagnosis.findings[:most], 1):
         console.print(
             f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs about {finding.cost:.0%})", highlight=False
         )
         for line in (finding.evidence, finding.cause, finding.remedy):
-            console.print(f"   {escape(line)}", highlight=False, soft_wrap=not console.is_terminal)
+            console.print(f"   {escape(line)}", highlight=False, soft_wrap=piped)
         if finding.command is not None:
             console.print(f"   $ {escape(finding.command)}", style="cyan", highlight=False, soft_wrap=True)
     left = len(diagnosis.findings) - len(diagnosis.findings[:most])
