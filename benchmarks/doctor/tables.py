@@ -59,7 +59,7 @@ def page(name: str, rows: list[dict[str, Any]], seconds: float) -> str:
         {**row, "found": ", ".join(row["found"]) or SOUND, "right": "yes" if row["right"] else "no"} for row in rows
     ]
     parts = [
-        f"# {name.replace('_', ' ').capitalize()} of the doctor",
+        f"# Bench {name[-1].upper()} of the doctor",
         f"`python -m benchmarks.doctor run {name}`, then `python -m benchmarks.doctor table {name}`; "
         f"{seconds / 60:.1f} CPU minutes on {where()}.",
         commits,

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from flatclr.data.sources import Dataset, ResidentImages
+from flatclr.data.views import ViewConfig, no_augmentation
 from flatclr.diagnostics import gradient_snr
 from flatclr.training.build import build
 from flatclr.training.instruments import SNR_BATCHES, probed_gradients
@@ -107,3 +109,40 @@ def test_a_probed_gradient_uses_what_is_kept_of_its_samples(objective: str, tmp_
     assert other is not None
     assert (probed - other.flatten()).norm() > 1e-3 * probed.norm()
     assert gradient_snr(probed_gradients(train_step, parts.loader, step=1)) is not None
+
+
+def images_of_pixels(count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 1, 8, 8), generator=generator, dtype=torch.uint8)
+
+
+def of_pixels(
+    train: torch.Tensor, test: torch.Tensor | None, views: ViewConfig, samples: int = 100
+) -> dict[str, float]:
+    source = ResidentImages(train, torch.arange(len(train)) % 4, name="made")
+    held_out = None if test is None else ResidentImages(test, torch.arange(len(test)) % 4, name="made, test")
+    data, cpu = Dataset("made", source, held_out), torch.device("cpu")
+    return ImageValidation(data, source, views, 8, batch_size=8, samples=samples, seed=0, device=cpu).of_pixels
+
+
+def test_pixels_show_copies_between_and_within_splits() -> None:
+    train = images_of_pixels(40, seed=0)
+    clean = of_pixels(train, images_of_pixels(20, seed=1), no_augmentation())
+    assert (clean["split_overlap"], clean["near_duplicates"], clean["pixel_match"]) == (0, 0, 1)
+    leaky = of_pixels(train, train[:20], no_augmentation())
+    assert leaky["split_overlap"] == 1
+    assert leaky["pixel_knn"] > clean["pixel_knn"]
+    twice = of_pixels(train.repeat(2, 1, 1, 1), None, no_augmentation())
+    assert twice["near_duplicates"] == pytest.approx(80 / (80 * 79))
+    assert "split_overlap" not in twice
+
+
+def test_copies_are_counted_by_the_share_of_the_training_images_that_was_looked_at() -> None:
+    train = images_of_pixels(400, seed=0)
+    found = of_pixels(train, train, no_augmentation(), samples=200)["split_overlap"]
+    assert found == pytest.approx(1, abs=4 * 2 * (0.25 / 200) ** 0.5)  # half are found, each stands for two
+
+
+def test_crops_of_a_pixel_are_not_matched_by_pixels() -> None:
+    tiny = of_pixels(images_of_pixels(100, seed=0), None, ViewConfig(crop_scale=(0.02, 0.02)))
+    assert tiny["pixel_match"] < 0.2

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from flatclr.cli.options import ELSEWHERE, OUTPUT, quiet_option
+from flatclr.cli.options import FOREIGN, OUTPUT, quiet_option
 from flatclr.doctor import Diagnosis, examine
 from flatclr.training.display import Display, JsonLines
 
@@ -26,21 +26,21 @@ def doctor_command(
         str | None,
         Option(
             help="Instead of a run, metrics of any training: a .csv or .jsonl file, or a folder of TensorBoard events.",
-            rich_help_panel=ELSEWHERE,
+            rich_help_panel=FOREIGN,
         ),
     ] = None,
     embeddings: Annotated[
         str | None,
         Option(
             help="Embeddings of that network: .npy, .npz, .csv or .parquet with a row for each image.",
-            rich_help_panel=ELSEWHERE,
+            rich_help_panel=FOREIGN,
         ),
     ] = None,
     negatives: Annotated[
         int | None,
         Option(
             help="How many negatives each anchor of an InfoNCE loss in --metrics had, which says where its ceiling is.",
-            rich_help_panel=ELSEWHERE,
+            rich_help_panel=FOREIGN,
         ),
     ] = None,
     as_json: Annotated[
@@ -68,13 +68,14 @@ def tell(diagnosis: Diagnosis, display: Display | JsonLines) -> None:
 
 def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> None:
     """The verdict, and the findings in order."""
-    console.print(escape(diagnosis.verdict), style="green" if diagnosis.healthy else "bold yellow", highlight=False)
+    style, piped = "green" if diagnosis.healthy else "bold yellow", not console.is_terminal
+    console.print(escape(diagnosis.verdict), style=style, highlight=False, soft_wrap=piped)
     for place, finding in enumerate(diagnosis.findings[:most], 1):
         console.print(
             f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs about {finding.cost:.0%})", highlight=False
         )
         for line in (finding.evidence, finding.cause, finding.remedy):
-            console.print(f"   {escape(line)}", highlight=False, soft_wrap=not console.is_terminal)
+            console.print(f"   {escape(line)}", highlight=False, soft_wrap=piped)
         if finding.command is not None:
             console.print(f"   $ {escape(finding.command)}", style="cyan", highlight=False, soft_wrap=True)
     left = len(diagnosis.findings) - len(diagnosis.findings[:most])

@@ -106,7 +106,7 @@ class ImageValidation:
         """
         source, test = self.data.labelled or self.source, self._test
         chosen = _sample(len(source), self.samples, self.seed, "features")
-        rows = pixel_rows(source.batch(chosen))
+        rows = pixel_rows(source.batch(chosen)).to(self.device)
         few = self.source.batch(_sample(len(self.source), HELD_OUT_PAIRS, self.seed, "pool"))
         views = (self._prepared(few, self.views, self.view_size, ("pixels", name)) for name in ("a", "b"))
         matched = [pixel_rows(torch.cat(list(drawn))) for drawn in views]
@@ -117,13 +117,12 @@ class ImageValidation:
         if test is None:
             return found
         tested = _sample(len(test), self.samples, self.seed, "features")
-        test_rows = pixel_rows(test.batch(tested))
+        test_rows = pixel_rows(test.batch(tested)).to(self.device)
         # of a sample of the training images, as many copies are found as it is a share of all
         found["split_overlap"] = min(1.0, overlap_rate(test_rows[:MOST_COMPARED], rows) * len(source) / len(rows))
         if source.labels is not None and test.labels is not None:
-            labels = source.labels[chosen], test.labels[tested]
-            k = neighbours_for(len(rows))
-            found["pixel_knn"] = knn_accuracy(rows, labels[0], test_rows, labels[1], k=k)
+            labels, test_labels = source.labels[chosen].to(self.device), test.labels[tested].to(self.device)
+            found["pixel_knn"] = knn_accuracy(rows, labels, test_rows, test_labels, k=neighbours_for(len(rows)))
         return found
 
     @property

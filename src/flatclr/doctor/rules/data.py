@@ -69,11 +69,11 @@ def views_too_weak(evidence: Evidence) -> Finding | None:
     )
 
 
-@rule("views_too_strong", effect_of=("learning_rate_too_high", "learning_rate_too_low", "collapse", "dead_batch_norm"))
+@rule("views_too_strong", effect_of=("learning_rate_too_high", "collapse", "dead_batch_norm"))
 def views_too_strong(evidence: Evidence) -> Finding | None:
     """After training the views of an image still share next to nothing, and no more is being learnt."""
     shared, found = evidence.series("pool_mi_best_nats"), evidence.late("pixel_match")
-    if not shared or found is None or shared.last > T.LITTLE_SHARED_NATS or evidence.steps < T.SETTLED_STEPS:
+    if not shared or found is None or shared.last > T.LITTLE_SHARED_NATS or not _was_trained(evidence):
         return None
     return Finding(
         "views_too_strong",
@@ -86,6 +86,12 @@ def views_too_strong(evidence: Evidence) -> Finding | None:
         command=train_command(evidence, views=USUAL_VIEWS),
         series=("pool_mi_best_nats", "alignment", "knn", "pixel_match"),
     )
+
+
+def _was_trained(evidence: Evidence) -> bool:
+    """Whether the weights had time, and moved; of others one cannot say what views let them learn."""
+    updates = evidence.series("update_ratio")
+    return evidence.steps >= T.SETTLED_STEPS and (not updates or max(updates.values) > T.UPDATE_TOO_SMALL)
 
 
 @rule("data_starved")
