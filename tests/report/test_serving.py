@@ -72,6 +72,8 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path: Path) -> N
     outside, folder = new_run(tmp_path / "outside", ROWS).path, tmp_path / "runs"
     new_run(folder / "mine", ROWS)
     (folder / "whole").symlink_to(outside)
+    round_about = new_run(folder / "round", ROWS).path / "pictures.json"
+    round_about.symlink_to(round_about)
     for name in ("metrics.jsonl", "environment.json", "evaluation"):
         sly = new_run(folder / f"sly-{name}", ROWS).path
         (sly / name).unlink(missing_ok=True)
