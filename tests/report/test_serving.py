@@ -140,7 +140,8 @@ def test_two_hundred_runs_are_listed_quickly(tmp_path: Path) -> None:
     server.server_close()
 
 
-def test_the_command_ends_with_one_line_when_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     new_run(tmp_path / "runs" / "a", ROWS)
     command = [sys.executable, "-m", "flatclr", "watch", str(tmp_path / "runs"), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)

@@ -40,11 +40,11 @@ def watch_command(
         raise FileNotFoundError(f"a folder of runs must exist, got {folder}, which is none; check the path.")
     plotly_gzipped()
     templates()  # what is missing is said at once
-    with Server(folder, host=host, port=port) as server:
-        runs = len(server.site.watched.records())
-        told = f"watching {runs} {'run' if runs == 1 else 'runs'} of {folder}: {server.address}"
-        print(json.dumps({"address": server.address, "runs": runs}) if as_json else told, flush=True)
-        try:
+    try:
+        with Server(folder, host=host, port=port) as server:
+            runs = len(server.site.watched.records())
+            told = f"watching {runs} {'run' if runs == 1 else 'runs'} of {folder}: {server.address}"
+            print(json.dumps({"address": server.address, "runs": runs}) if as_json else told, flush=True)
             server.serve_forever()
-        except KeyboardInterrupt:
-            print("flatclr: no longer watching.", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("flatclr: no longer watching.", file=sys.stderr)
