@@ -27,6 +27,7 @@ PANELS = {
     "report": ["Output"],
     "watch": ["Address", "Output"],
     "sweep": ["Grid", "Data", "Hardware", "Output"],
+    "doctor": ["Metrics from elsewhere", "Output"],
     "export": ["Output"],
     "settings": ["Output"],
     "check-loss": ["Loss", "Output"],

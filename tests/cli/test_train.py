@@ -30,7 +30,7 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["kind"] == "start"
-    assert [event["kind"] for event in events[-2:]] == ["end", "report"]
+    assert [event["kind"] for event in events[-3:]] == ["end", "diagnosis", "report"]
     assert (tmp_path / "run" / "encoder.safetensors").exists()
     again = run_cli("train", "--resume", "run", cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -132,3 +132,13 @@ def test_effective_rank_refuses_features_that_are_not_finite(value: float) -> No
     features[2, 1] = value
     with pytest.raises(ValueError, match="features must be finite, got NaN or Inf in 1 of 6 rows, first in row 2"):
         diagnostics.effective_rank(features)
+
+
+def test_the_spread_of_directions_is_that_of_the_formula_and_one_on_an_even_sphere() -> None:
+    z = np.random.default_rng(0).normal(size=(30, 7)) + 1
+    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+    expected = math.sqrt(7) * np.sqrt(np.mean((unit - unit.mean(0)) ** 2, axis=0)).mean()
+    assert diagnostics.embedding_std(torch.as_tensor(3 * z)).item() == pytest.approx(expected)
+    even = torch.randn(4000, 32, generator=torch.Generator().manual_seed(0))
+    assert diagnostics.embedding_std(even).item() == pytest.approx(1, abs=0.01)
+    assert diagnostics.embedding_std(torch.ones(5, 4)).item() == 0

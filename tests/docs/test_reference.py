@@ -25,7 +25,7 @@ HANDED_TO_USERS = {  # what users get and never make
     "Event", "Started", "Measured", "Logged", "Evaluated", "Saved", "Warned", "Stopped", "Finished", "RunResult",
     "Forecast", "Progressed", "Nearest", "Pair",
     "Setting", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval", "Ended", "Job", "Kept",
-    "Plan", "Progress", "StudyResult",
+    "Plan", "Progress", "StudyResult", "BatchNormHealth", "Finding",
 }  # fmt: skip
 
 

@@ -4,7 +4,11 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 import flatclr
+from flatclr.training.build import build
+from flatclr.training.instruments import matrices_of, update_ratio
 
 
 def test_a_margin_that_leaves_anchors_without_negatives_keeps_the_gauges_numbers(tmp_path: Path) -> None:
@@ -30,3 +34,31 @@ def test_a_margin_that_leaves_anchors_without_negatives_keeps_the_gauges_numbers
         assert row["ceiling_nats"] < math.log(15)  # of the 14 others the margin left out some
         assert row["anchors_left_out"] > 0
         assert row["mi_nats"] == "nan"  # no bound where scores choose the negatives
+
+
+def test_the_update_ratio_is_the_median_of_how_far_matrices_moved() -> None:
+    config = flatclr.TrainConfig(
+        encoder="cnn",
+        encoder_options={"width": 4, "norm": "none"},
+        embedding=8,
+        batch_size=8,
+        steps=1,
+        optimizer="sgd",
+        weight_decay=0.0,
+        warmup_epochs=0,
+        learning_rate=0.01,
+        eval_samples=8,
+        device="cpu",
+    )
+    parts = build(config)
+    before, plain = matrices_of(parts.train_step), dict(parts.train_step.bare_network.named_parameters())
+    weights = {name: weight.detach().double().clone() for name, weight in plain.items() if weight.dim() > 1}
+    rate = parts.schedule.apply(parts.train_step, 0)
+    parts.train_step(next(iter(parts.loader.steps(0, 1)))[1], 0)
+    moved = []
+    for name, old in weights.items():
+        gradient = plain[name].grad
+        assert gradient is not None
+        moved.append(float(rate * gradient.double().norm() / old.norm()))  # the first step of SGD has no momentum yet
+    middle = sorted(moved)[(len(moved) - 1) // 2]
+    assert update_ratio(parts.train_step, before) == pytest.approx(middle, rel=1e-3)

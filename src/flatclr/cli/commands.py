@@ -57,6 +57,11 @@ COMMANDS = {
     for entry in (
         Entry("train", ENCODERS, "Train an encoder without labels and write a run directory."),
         Entry(
+            "doctor",
+            ENCODERS,
+            "Say what is wrong with a run, what it costs, and what to change, as a command line where one does it.",
+        ),
+        Entry(
             "report",
             ENCODERS,
             "Write a page about a run, or one that ranks and overlays several.",

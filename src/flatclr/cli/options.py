@@ -16,7 +16,7 @@ from flatclr.training.settings import BY_DEFAULT
 SETTINGS = {row.name: row for row in describe_settings()}
 
 DATA, HARDWARE, OUTPUT = "Data", "Hardware", "Output"
-MEASUREMENT, ELSEWHERE = "Measurement", "Weights from elsewhere"
+MEASUREMENT, ELSEWHERE, FOREIGN = "Measurement", "Weights from elsewhere", "Metrics from elsewhere"
 ESTIMATE, BENCHMARK = "Estimate", "Benchmark"
 
 

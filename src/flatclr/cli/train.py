@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flatclr.cli.doctor import tell
 from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
 from flatclr.data.sources import Dataset
+from flatclr.doctor import examine
 from flatclr.report.page import write_report
 from flatclr.report.pictures import refresh_pictures
 from flatclr.report.serving import watched_beside
@@ -173,6 +175,7 @@ def train_command(
                 stop=stop,
             )
             if rank == 0:
+                tell(examine(result), display)
                 _write_page(result, started, display)
     except TrainingInterruptedError:
         if rank == 0:

@@ -88,6 +88,28 @@ def effective_rank(features: Tensor) -> Tensor:
     return (-torch.xlogy(shares, shares)).sum().exp().to(accumulation_type(features))
 
 
+def embedding_std(z: Tensor) -> Tensor:
+    """Spread of directions, over that of directions drawn at random.
+
+        sqrt(d) mean_k std_i(x_ik),  x_i = z_i / ||z_i||
+
+    Args:
+        z: embeddings [N, d]; they are normalised.
+
+    Returns:
+        A scalar: 0 where all points coincide, about 1 where they are spread evenly.
+
+    >>> embedding_std(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    tensor(0.)
+
+    Reference: Chen & He 2021.
+    """
+    require_matrix("z", z)
+    unit = unit_rows(z.to(accumulation_type(z)))
+    spread: Tensor = unit.std(0, correction=0).mean() * unit.shape[1] ** 0.5
+    return spread
+
+
 def collision_rate(
     labels: Tensor,
     queue_labels: Tensor | None = None,

@@ -39,12 +39,29 @@ def step_metrics(result: StepResult, inverse_temperature: float | Tensor, ranks:
         "beta": float(inverse_temperature),
         "alignment": torch.stack([diagnostics.alignment(*pair) for pair in combinations(z_VNd, 2)]).mean().item(),
         "uniformity": diagnostics.uniformity(z_VNd[0]).item(),
+        "embedding_std": diagnostics.embedding_std(z_VNd[0]).item(),
         "gradient_norm": result.gradient_norm.item(),
     }
 
 
 def _own_ess(stats: ContrastStats) -> float:
     return stats.mean(diagnostics.ess_with_positive(stats)).item()
+
+
+def matrices_of(train_step: TrainStep) -> list[Tensor]:
+    """A copy of the weights that multiply; nothing waits for it."""
+    return [weight.detach().clone() for weight in _matrices(train_step)]
+
+
+def update_ratio(train_step: TrainStep, before: list[Tensor]) -> float:
+    """How far a step moved the weights: the median over matrices of |change| / |weight|; waits for the device."""
+    changes = torch._foreach_norm(torch._foreach_sub([w.detach() for w in _matrices(train_step)], before))
+    ratios = torch.stack(changes) / torch.stack(torch._foreach_norm(before)).clamp_min(1e-12)
+    return ratios.median().item()
+
+
+def _matrices(train_step: TrainStep) -> list[Tensor]:
+    return [weight for weight in train_step.bare_network.parameters() if weight.requires_grad and weight.dim() > 1]
 
 
 def evaluation_metrics(

@@ -13,7 +13,7 @@ from flatclr.distributed import any_rank
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Logged, Warned
-from flatclr.training.instruments import evaluation_metrics, step_metrics
+from flatclr.training.instruments import evaluation_metrics, matrices_of, step_metrics, update_ratio
 from flatclr.training.progress import Forecaster, SignsOfLife
 from flatclr.training.state import FIRST, Start
 from flatclr.training.step import StepResult
@@ -107,16 +107,18 @@ class Loop:
 
     def _advance(self, take: TakeStep) -> None:
         config = self.parts.config
-        learning_rate = self.parts.schedule.apply(self.parts.train_step, self.step)
+        train_step = self.parts.train_step
+        learning_rate = self.parts.schedule.apply(train_step, self.step)
+        logging = self._is_due(config.log_every, self.step + 1)
+        before = matrices_of(train_step) if logging else []
         result = take(self.step)
         self.step += 1
         self._give_signs()
-        self.throughput.count(self.parts.train_step.inputs.views_per_sample)
-        logging = self._is_due(config.log_every)
+        self.throughput.count(train_step.inputs.views_per_sample)
         if logging or self.parts.device.type == "cpu":  # elsewhere a look waits for the device
             self._stop_if_bad(result.loss)
         if logging:
-            self._log(result, learning_rate)
+            self._log(result, learning_rate, before)
         self._forecast(synchronised=logging)
         if self._is_due(config.eval_every) or self._probing:
             self._evaluate()
@@ -139,18 +141,20 @@ class Loop:
         if forecast is not None and self.step < total:
             self.record.tell(forecast)
 
-    def _is_due(self, every: int) -> bool:
-        return self.step % every == 0 or self.step == self.parts.schedule.total_steps
+    def _is_due(self, every: int, step: int | None = None) -> bool:
+        step = self.step if step is None else step
+        return step % every == 0 or step == self.parts.schedule.total_steps
 
     @property
     def _probing(self) -> bool:
         every = self.parts.config.probe_every
         return every is not None and self._is_due(every)
 
-    def _log(self, result: StepResult, learning_rate: float) -> None:
+    def _log(self, result: StepResult, learning_rate: float, before: list[Tensor]) -> None:
         train_step = self.parts.train_step
         metrics = step_metrics(result, train_step.objective.inverse_temperature, self.parts.ranks) | {
             "learning_rate": learning_rate,
+            "update_ratio": update_ratio(train_step, before),
             **self.throughput.row(self.step),
             "bad_steps": int(train_step.bad_steps),
             **self._alarms(),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -22,11 +23,15 @@ from flatclr.data.views import ViewConfig, apply_views, draw_views, no_augmentat
 from flatclr.evaluation.features import IMAGES_AT_ONCE, frozen, images_at_once
 from flatclr.evaluation.knn import knn_accuracy, neighbours_for
 from flatclr.evaluation.linear import fit_probe
-from flatclr.evaluation.pool_mi import pool_mi_nats
+from flatclr.evaluation.pixels import near_duplicate_rate, overlap_rate, pixel_rows
+from flatclr.evaluation.pool_mi import both_ways_mi_nats, pool_mi_nats
 from flatclr.models.network import Network, TwoTowers
 from flatclr.models.statistics import statistics_of
 
 RECALIBRATION_IMAGES = 4096
+HELD_OUT_PAIRS, FEWEST_PAIRS = 512, 4
+BATCH_NORM_IMAGES = 256
+MOST_COMPARED = 2000  # images, with all others
 
 
 class Validation(Protocol):
@@ -68,7 +73,62 @@ class ImageValidation:
         pool_views = [self._prepared(images, self.views, self.view_size, ("pool", name)) for name in ("a", "b")]
         told = _counting("evaluation, views of the pool", 2 * len(images), progress)
         z_a, z_b = (_evaluated(network, lambda part: network(part)[0], views, told) for views in pool_views)
-        return measured | pool_mi_nats(z_a, z_b, beta=beta)
+        measured |= {"head_rank": diagnostics.effective_rank(z_a).item(), **pool_mi_nats(z_a, z_b, beta=beta)}
+        held_out = self._held_out(network, z_a, z_b, measured["pool_best_beta"])
+        return measured | held_out | self._batch_norm(network, images) | self.of_pixels
+
+    def _held_out(self, network: Network, z_a: Tensor, z_b: Tensor, beta: float) -> dict[str, float]:
+        """MI of views of test images beside that of as many training images, which may be learnt by heart."""
+        test = self._test
+        pairs = 0 if test is None else min(HELD_OUT_PAIRS, len(test), len(z_a))
+        if test is None or pairs < FEWEST_PAIRS:
+            return {}
+        images = test.batch(_sample(len(test), pairs, self.seed, "held out"))
+        views = [self._prepared(images, self.views, self.view_size, ("held out", name)) for name in ("a", "b")]
+        y_a, y_b = (_evaluated(network, lambda part: network(part)[0], drawn) for drawn in views)
+        return {
+            "seen_mi_nats": both_ways_mi_nats(z_a[:pairs], z_b[:pairs], beta=beta),
+            "held_out_mi_nats": both_ways_mi_nats(y_a, y_b, beta=beta),
+        }
+
+    def _batch_norm(self, network: Network, images: Tensor) -> dict[str, float]:
+        views = next(self._prepared(images[:BATCH_NORM_IMAGES], self.views, self.view_size, ("batch norm",)))
+        health = diagnostics.batch_norm_health(network, views)
+        return {} if health is None else asdict(health)
+
+    @cached_property
+    def of_pixels(self) -> dict[str, float]:
+        """What the images say without an encoder; the same at every evaluation.
+
+        `pixel_knn` is the accuracy of nearest neighbours by pixels, `pixel_match` the share of views whose nearest view
+        by pixels is the other one of their image, `near_duplicates` the share of pairs of images that are nearly the
+        same, and `split_overlap` the share of test images that are in the training images too.
+        """
+        source, test = self.data.labelled or self.source, self._test
+        chosen = _sample(len(source), self.samples, self.seed, "features")
+        rows = pixel_rows(source.batch(chosen))
+        few = self.source.batch(_sample(len(self.source), HELD_OUT_PAIRS, self.seed, "pool"))
+        views = (self._prepared(few, self.views, self.view_size, ("pixels", name)) for name in ("a", "b"))
+        matched = [pixel_rows(torch.cat(list(drawn))) for drawn in views]
+        found = {
+            "pixel_match": retrieval_at_1(*matched),
+            "near_duplicates": near_duplicate_rate(rows[:MOST_COMPARED]),
+        }
+        if test is None:
+            return found
+        tested = _sample(len(test), self.samples, self.seed, "features")
+        test_rows = pixel_rows(test.batch(tested))
+        # of a sample of the training images, as many copies are found as it is a share of all
+        found["split_overlap"] = min(1.0, overlap_rate(test_rows[:MOST_COMPARED], rows) * len(source) / len(rows))
+        if source.labels is not None and test.labels is not None:
+            labels = source.labels[chosen], test.labels[tested]
+            k = neighbours_for(len(rows))
+            found["pixel_knn"] = knn_accuracy(rows, labels[0], test_rows, labels[1], k=k)
+        return found
+
+    @property
+    def _test(self) -> ImageSource | None:
+        return None if isinstance(self.data.test, PairedArrays | ReadyViews) else self.data.test
 
     def ready(self, encoder: nn.Module) -> AbstractContextManager[None]:
         """Whole images have other statistics than the views of training; those of some are taken if asked for."""
@@ -84,12 +144,13 @@ class ImageValidation:
         measured = {"effective_rank": diagnostics.effective_rank(features).item()}
         if labels is not None:
             measured["collision_rate"] = diagnostics.collision_rate(labels).item()
-        test = self.data.test
-        if labels is not None and test is not None and not isinstance(test, PairedArrays) and test.labels is not None:
+        test = self._test
+        if labels is not None and test is not None and test.labels is not None:
             test_features, test_labels = self.features(encoder, test, progress)
             assert test_labels is not None
             k = neighbours_for(len(features))
             measured["knn"] = knn_accuracy(features, labels, test_features, test_labels, k=k)
+            measured["knn_samples"] = len(test_features)
             if probe:
                 classes = int(max(labels.max(), test_labels.max())) + 1
                 fitted = fit_probe(features, labels, classes=classes, score=top_1, seed=self.seed)
@@ -180,8 +241,11 @@ class GivenValidation:
                 z_a.append(network.head(features[-1]).float())
                 z_b.append(network(b)[0].float())
                 told(len(a))
-        rank = diagnostics.effective_rank(torch.cat(features)).item()
-        return {"effective_rank": rank, **pool_mi_nats(torch.cat(z_a), torch.cat(z_b), beta=beta)}
+        ranks = {
+            "effective_rank": diagnostics.effective_rank(torch.cat(features)).item(),
+            "head_rank": diagnostics.effective_rank(torch.cat(z_a)).item(),
+        }
+        return {**ranks, **pool_mi_nats(torch.cat(z_a), torch.cat(z_b), beta=beta)}
 
 
 def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:

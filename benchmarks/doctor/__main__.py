@@ -1,0 +1,59 @@
+"""Train the runs of a bench, or judge the doctor by those that are kept.
+
+python -m benchmarks.doctor run BENCH [--data FILE] [--only TEXT]     goes on where it was stopped
+python -m benchmarks.doctor table BENCH
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.doctor.bench_a import BENCH as BENCH_A
+from benchmarks.doctor.bench_b import BENCH as BENCH_B
+from benchmarks.doctor.bench_c import BENCH as BENCH_C
+from benchmarks.doctor.cases import Bench, keep, kept, run
+from benchmarks.doctor.tables import judged, page, summary
+from benchmarks.record import RESULTS
+
+BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C)}
+FOLDER = RESULTS / "doctor"
+
+
+def train(bench: Bench, path: Path, data: Path | None, only: str) -> None:
+    done = {record["case"] for record in kept(path)}
+    images = bench.images(data)
+    for case in bench.cases:
+        if case.name not in done and only in case.name:
+            record = run(case, bench, images)
+            keep(path, record)
+            print(f"{record['seconds']:6.1f} s  {case.name}  {record['stopped'] or ''}", flush=True)
+
+
+def judge(bench: Bench, path: Path) -> None:
+    order = [case.name for case in bench.cases]
+    records = sorted(kept(path), key=lambda record: order.index(record["case"]))
+    rows = judged(records)
+    target = path.with_name(f"{bench.name}.md")
+    target.write_text(page(bench.name, rows, sum(record["seconds"] for record in records)), encoding="utf-8")
+    print(f"{summary(rows)}\n{target}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("bench", choices=BENCHES)
+    parser.add_argument("--data", type=Path, help="the .npz file of a bench that is not of the embedded images")
+    parser.add_argument("--only", default="", help="runs whose names hold this text")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder that keeps the runs")
+    given = parser.parse_args()
+    bench = BENCHES[given.bench]
+    path = given.out / f"{bench.name}.jsonl.gz"
+    if given.what == "run":
+        train(bench, path, given.data, given.only)
+    else:
+        judge(bench, path)
+
+
+if __name__ == "__main__":
+    main()

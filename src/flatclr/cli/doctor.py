@@ -1,0 +1,79 @@
+"""`flatclr doctor`"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from flatclr.cli.options import FOREIGN, OUTPUT
+from flatclr.doctor import Diagnosis, examine
+from flatclr.training.display import Display, JsonLines
+
+Option = typer.Option
+FIRST = 2  # findings that the end of a run shows
+
+
+def doctor_command(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="The run directory, of a run that is finished or still going on.", show_default=False),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        Option(
+            help="Instead of a run, metrics of any training: a .csv or .jsonl file, or a folder of TensorBoard events.",
+            rich_help_panel=FOREIGN,
+        ),
+    ] = None,
+    embeddings: Annotated[
+        str | None,
+        Option(
+            help="Embeddings of that network: .npy, .npz, .csv or .parquet with a row for each image.",
+            rich_help_panel=FOREIGN,
+        ),
+    ] = None,
+    negatives: Annotated[
+        int | None,
+        Option(
+            help="How many negatives each anchor of an InfoNCE loss in --metrics had, which says where its ceiling is.",
+            rich_help_panel=FOREIGN,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Say what is wrong with a run, what it costs, and what to change, as a command line where one does it."""
+    diagnosis = examine(run, metrics=metrics, embeddings=embeddings, negatives=negatives)
+    if as_json:
+        print(json.dumps(diagnosis.to_dict()))
+    else:
+        show(diagnosis, Console())
+
+
+def tell(diagnosis: Diagnosis, display: Display | JsonLines) -> None:
+    """At the end of a run: the verdict and the first findings, as a line of JSON where those are asked for."""
+    if isinstance(display, JsonLines):
+        print(json.dumps({"kind": "diagnosis", **diagnosis.to_dict()}), flush=True)
+    else:
+        show(diagnosis, display.talk, most=FIRST)
+
+
+def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> None:
+    """The verdict, and the findings in order."""
+    console.print(escape(diagnosis.verdict), style="green" if diagnosis.healthy else "bold yellow", highlight=False)
+    for place, finding in enumerate(diagnosis.findings[:most], 1):
+        console.print(
+            f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs about {finding.cost:.0%})", highlight=False
+        )
+        for line in (finding.evidence, finding.cause, finding.remedy):
+            console.print(f"   {escape(line)}", highlight=False, soft_wrap=not console.is_terminal)
+        if finding.command is not None:
+            console.print(f"   $ {escape(finding.command)}", style="cyan", highlight=False, soft_wrap=True)
+    left = len(diagnosis.findings) - len(diagnosis.findings[:most])
+    if left:
+        console.print(f"\n{left} more: see flatclr doctor.", highlight=False)

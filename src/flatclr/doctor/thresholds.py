@@ -1,0 +1,57 @@
+"""Where a number stops being healthy.
+
+Set on bench A alone (results/doctor/bench_a.md). Behind each stands what that bench measured: `sound` is the sound run
+nearest to it, `broken` the broken run nearest to it from the other side.
+"""
+
+LATE_SHARE = 0.25  # of the rows, the last, or the first: what a run came to, and how it began
+SETTLED_STEPS = 50  # before which running statistics, with a momentum of 0.1, and bounds are still on their way
+FEWEST_ROWS = 8  # of a log that can be said to rise
+FEWEST_EVALUATIONS = 3  # that show where something is going
+
+# saturation
+SATURATED = 0.8  # share of log(K + 1) that InfoNCE's bound has reached; sound 0.44, broken 0.91
+SATURATED_BELOW_POOL = 0.65  # the same, where the views are known to share more than the batch can show
+ESS_ALL_EQUAL = 0.85  # mean ESS; sound 0.32, broken 0.91
+FEW_EFFECTIVE = 3.5  # negatives that carry an anchor's gradient; sound 12, broken 2.3
+MANY_NEGATIVES = 16  # fewer have few that carry it at any temperature
+SQUEEZED_STD, SQUEEZED_ESS = 0.3, 0.6  # spread of a narrow cone whose negatives still differ; sound 0.55, broken 0.22
+CLAMPED_SHARE = 0.5  # of the late rows; sound 0, broken 1
+
+# collapse
+COLLAPSED_STD = 0.12  # spread, 1 is even; sound 0.55, broken 0.10
+COLLAPSED_UNIFORMITY, COLLAPSED_ESS = (
+    -0.7,
+    0.7,
+)  # a narrow cone whose negatives weigh the same; sound -1.1, broken -0.44
+HEAD_RANK_SHARE = 0.33  # of the encoder's rank, or of the width of the embedding if less; sound 0.48, broken 0.22
+
+# learning rate
+UPDATE_TOO_LARGE = 0.06  # of a weight's length, in the longest step that was logged; sound 0.022, broken 0.13
+UPDATE_TOO_SMALL = 2e-4  # likewise; sound 1.4e-3, broken 4.3e-5
+BAD_STEPS = 0.02  # share of the steps that were not finite; sound 0
+LOSS_ROSE = 0.02  # relative to where it began; used where updates were not measured
+
+# gradient
+SNR_BATCHES = 8  # that the trainer draws for the ratio
+SIGNAL_IN_NOISE = 0.025  # squared signal-to-noise ratio of one batch; sound 0.034, broken 0.015
+STILL_LEARNING = 0.25  # relative rise of the bound since the first evaluation after the start; broken 0.23
+
+# data
+COLLISIONS_PER_ANCHOR = 0.25  # near-duplicates among the negatives; sound 0, broken 3.1
+COLLISION_RATE = 0.3  # share of negatives of the anchor's class; sound 0.1, broken 0.5
+PIXELS_MATCH = 0.6  # share of views whose other view is found by pixels; sound 0.05, broken 0.93
+LITTLE_SHARED_NATS = 0.25  # that views share after training; sound 0.68, broken 0.045
+WAITING = 0.35  # share of the time without a batch; broken 0.57
+OVERLAP = 0.03  # share of the test images that are training images; sound 0, broken 0.2
+
+# evaluation
+HELD_OUT_GAP, GAP_NATS = 0.15, 0.3  # of the bound that holds for training images alone; sound 0.13, broken 0.23
+PASSES_TO_MEMORISE = 5  # over the data; before, a gap is that of the images that happened to be drawn (bench B)
+FALLEN_ERRORS, FALLEN_POINTS = 2.5, 0.02  # standard errors, and least size, of a fall; sound 0.01, broken 0.2
+RISEN_NATS = 0.05  # that the bound rose meanwhile
+ASSUMED_SAMPLES = 1000  # where an evaluation does not say how many images it had
+HALF_WIDTH = 0.06  # of the 95 % interval of an accuracy; sound 0.03, broken 0.095
+LEAST_VARIANCE = 0.05  # of an accuracy near 0 or 1, whose interval is not that of a normal
+DEAD_UNITS = 0.25  # share of the units of batch normalisation; sound 0, broken 0.55
+STATISTICS_GAP = 0.8  # of running statistics, in standard deviations; sound 0.14

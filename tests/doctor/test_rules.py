@@ -1,0 +1,204 @@
+"""Each rule on a run that just trips it, and on one that just does not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from flatclr.doctor import thresholds as T
+from flatclr.doctor.evidence import Evidence
+from flatclr.doctor.rules import RULES
+from tests.support.made_up_run import evidence
+
+K = math.exp(4.844) - 1
+FEW = T.FEW_EFFECTIVE / K
+ALL, ONE = [1.0] * 12, [0.0] * 6
+SNR = math.sqrt((8 * T.SIGNAL_IN_NOISE + 1) / 7)
+FALL = T.FALLEN_ERRORS * math.sqrt(2 * 0.7 * 0.3 / 1000)
+HALF = 0.7 * 0.3 * (1.96 / T.HALF_WIDTH) ** 2  # images whose interval is as wide
+
+
+def falling(by: float) -> dict[str, Any]:
+    return {"knn": [0.7, 0.69, 0.68, 0.7 - by]}
+
+
+def noise(ratio: float, last: float = 0.8) -> dict[str, Any]:
+    return {"gradient_snr": [1.2, ratio, ratio, ratio], "pool_mi_best_nats": [0.3, 0.8, 0.8, last]}
+
+
+EDGES: list[tuple[str, Evidence, Evidence]] = [
+    (
+        "bound_saturated",
+        evidence({"saturation": T.SATURATED + 0.001}),
+        evidence({"saturation": T.SATURATED - 0.001}),
+    ),
+    (
+        "bound_saturated",
+        evidence({"saturation": T.SATURATED_BELOW_POOL + 0.001}, {"pool_mi_best_nats": 5.0}),
+        evidence({"saturation": T.SATURATED_BELOW_POOL + 0.001}, {"pool_mi_best_nats": 4.8}),
+    ),
+    (
+        "bound_saturated",
+        evidence({"saturation": 0.95}, settings={"objective": "supcon"}),
+        evidence({"saturation": 0.95}, settings={"objective": "flatnce"}),  # whose gradient stays
+    ),
+    (
+        "temperature_too_high",
+        evidence({"ess": T.ESS_ALL_EQUAL + 0.001}),
+        evidence({"ess": T.ESS_ALL_EQUAL - 0.001}),
+    ),
+    ("temperature_too_high", evidence({"ess": 0.99}), evidence({"ess": 0.99}, settings={"objective": "vicreg"})),
+    ("temperature_too_low", evidence({"ess": FEW * 0.99}), evidence({"ess": FEW * 1.01})),
+    ("temperature_too_low", evidence({"ess": FEW / 2}), evidence({"ess": FEW / 2, "beta_clamped": False})),
+    (
+        "temperature_too_low",
+        evidence({"embedding_std": T.SQUEEZED_STD - 0.001}),
+        evidence({"embedding_std": T.SQUEEZED_STD + 0.001}),
+    ),
+    (
+        "controller_clamped",
+        evidence({"beta_clamped": [False] * 9 + [True, True, False]}),
+        evidence({"beta_clamped": [True] * 9 + [True, False, False]}),
+    ),
+    (
+        "collapse",
+        evidence({"embedding_std": T.COLLAPSED_STD - 0.001}),
+        evidence({"embedding_std": T.COLLAPSED_STD + 0.001}),
+    ),
+    (
+        "collapse",
+        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.8}),
+        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.6}),
+    ),
+    (
+        "dimensional_collapse",
+        evidence(None, {"head_rank": 24 * T.HEAD_RANK_SHARE - 0.1}),
+        evidence(None, {"head_rank": 24 * T.HEAD_RANK_SHARE + 0.1}),
+    ),
+    (
+        "learning_rate_too_high",
+        evidence({"update_ratio": [T.UPDATE_TOO_LARGE * 1.01] + [1e-3] * 11}),
+        evidence({"update_ratio": [T.UPDATE_TOO_LARGE * 0.99] + [1e-3] * 11}),
+    ),
+    (
+        "learning_rate_too_high",
+        evidence({"bad_steps": [0] * 11 + [7]}),
+        evidence({"bad_steps": [0] * 11 + [5]}),
+    ),
+    (
+        "learning_rate_too_high",
+        evidence({"update_ratio": None, "loss": [2 + 0.1 * i for i in range(12)]}),
+        evidence({"update_ratio": None, "loss": [2 - 0.1 * i for i in range(12)]}),
+    ),
+    (
+        "learning_rate_too_low",
+        evidence({"update_ratio": T.UPDATE_TOO_SMALL * 0.99}),
+        evidence({"update_ratio": T.UPDATE_TOO_SMALL * 1.01}),
+    ),
+    ("gradient_noise", evidence(None, noise(SNR * 0.999)), evidence(None, noise(SNR * 1.001))),
+    ("gradient_noise", evidence(None, noise(0.38)), evidence(None, noise(0.38, last=1.1))),  # which still learns
+    (
+        "false_negatives",
+        evidence(None, {"near_duplicates": 1.01 * T.COLLISIONS_PER_ANCHOR / K}),
+        evidence(None, {"near_duplicates": 0.99 * T.COLLISIONS_PER_ANCHOR / K}),
+    ),
+    (
+        "false_negatives",
+        evidence(None, {"collision_rate": T.COLLISION_RATE + 0.001}),
+        evidence(None, {"collision_rate": T.COLLISION_RATE - 0.001}),
+    ),
+    (
+        "views_too_weak",
+        evidence(None, {"pixel_match": T.PIXELS_MATCH + 0.001}),
+        evidence(None, {"pixel_match": T.PIXELS_MATCH - 0.001}),
+    ),
+    (
+        "views_too_strong",
+        evidence(None, {"pool_mi_best_nats": T.LITTLE_SHARED_NATS - 0.001}),
+        evidence(None, {"pool_mi_best_nats": T.LITTLE_SHARED_NATS + 0.001}),
+    ),
+    (
+        "data_starved",
+        evidence({"data_wait_share": T.WAITING + 0.001}),
+        evidence({"data_wait_share": T.WAITING - 0.001}),
+    ),
+    (
+        "split_leak",
+        evidence(None, {"split_overlap": T.OVERLAP + 0.001}),
+        evidence(None, {"split_overlap": T.OVERLAP - 0.001}),
+    ),
+    (
+        "overfitting",
+        evidence(None, {"seen_mi_nats": 3.0, "held_out_mi_nats": 3.0 * (1 - T.HELD_OUT_GAP) - 0.001}),
+        evidence(None, {"seen_mi_nats": 3.0, "held_out_mi_nats": 3.0 * (1 - T.HELD_OUT_GAP) + 0.001}),
+    ),
+    (
+        "overfitting",
+        evidence(None, {"seen_mi_nats": 1.0, "held_out_mi_nats": 1 - T.GAP_NATS - 0.001}),
+        evidence(None, {"seen_mi_nats": 1.0, "held_out_mi_nats": 1 - T.GAP_NATS + 0.001}),
+    ),
+    ("knn_falling", evidence(None, falling(FALL + 0.001)), evidence(None, falling(FALL - 0.001))),
+    (
+        "knn_falling",
+        evidence(None, falling(0.2)),
+        evidence(None, {**falling(0.2), "pool_mi_best_nats": [1.3, 1.2, 1.1, 1.0]}),  # the bound falls too
+    ),
+    (
+        "evaluation_too_small",
+        evidence(None, {"knn_samples": math.floor(HALF)}),
+        evidence(None, {"knn_samples": math.ceil(HALF) + 1}),
+    ),
+    (
+        "dead_batch_norm",
+        evidence(None, {"dead_units": T.DEAD_UNITS + 0.001}),
+        evidence(None, {"dead_units": T.DEAD_UNITS - 0.001}),
+    ),
+    (
+        "dead_batch_norm",
+        evidence(None, {"statistics_gap": T.STATISTICS_GAP + 0.01}),
+        evidence(None, {"statistics_gap": T.STATISTICS_GAP - 0.01}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "tripped", "sound"), EDGES)
+def test_a_rule_finds_its_fault_on_one_side_of_its_threshold(name: str, tripped: Evidence, sound: Evidence) -> None:
+    found = RULES[name].look(tripped)
+    assert found is not None
+    assert found.name == name
+    assert RULES[name].look(sound) is None
+
+
+def test_every_rule_is_tried_at_its_edge() -> None:
+    assert {name for name, *_ in EDGES} == set(RULES)
+
+
+@pytest.mark.parametrize(("name", "tripped", "sound"), EDGES)
+def test_a_finding_is_complete(name: str, tripped: Evidence, sound: Evidence) -> None:
+    found = RULES[name].look(tripped)
+    assert found is not None
+    assert 0 < found.cost <= 1
+    for sentence in (found.evidence, found.cause, found.remedy):
+        assert sentence.endswith(".")
+        assert "nan" not in sentence
+        assert "None" not in sentence
+    assert any(character.isdigit() for character in found.evidence)
+    measured = {metric for row in tripped.rows for metric in row}
+    assert measured & set(found.series)
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_a_rule_does_not_judge_what_was_not_measured(name: str) -> None:
+    assert RULES[name].look(Evidence([])) is None
+    assert RULES[name].look(Evidence([{"step": 1, "kind": "log", "loss": 1.0}])) is None
+
+
+def test_a_sound_run_trips_nothing() -> None:
+    assert [name for name, rule in RULES.items() if rule.look(evidence()) is not None] == []
+
+
+def test_causes_are_rules() -> None:
+    for rule in RULES.values():
+        assert set(rule.effect_of) <= set(RULES) - {rule.name}
