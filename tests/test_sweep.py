@@ -39,15 +39,15 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_makes_every_combination_and_none_of_them_twice(images: Path, tmp_path: Path) -> None:
     heard: list[Progress] = []
     base = TrainConfig(data=str(images), **TINY)
-    grid = {"batch_size": [4, 8], "seed": [0, 1]}
+    grid = {"batch_size": [4, 8]}
     found = sweep(base, grid, tmp_path, device="cpu", progress=heard.append)
     assert found.complete
     asked = {(run["batch_size"], run["seed"]) for run in (RunDirectory.open(path).config() for path in found.runs)}
-    assert asked == {(4, 0), (4, 1), (8, 0), (8, 1)}
-    assert [progress.done for progress in heard] == [0, 1, 2, 3, 4]
+    assert asked == {(4, 0), (8, 0)}
+    assert [progress.done for progress in heard] == [0, 1, 2]
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
-    again = sweep(base, {**grid, "seed": [0, 1, 2]}, tmp_path, device="cpu")
-    assert again.finished == again.planned == 6
+    again = sweep(base, {"batch_size": [4, 8, 12]}, tmp_path, device="cpu")
+    assert again.finished == again.planned == 3
     assert {path: path.stat().st_mtime_ns for path in written} == written
     with pytest.raises(ValueError, match="must hold the planned run"):
         sweep(base.changed(steps=3), grid, tmp_path, device="cpu")

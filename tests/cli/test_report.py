@@ -54,7 +54,9 @@ def test_training_ends_with_a_report(
     assert last == {"kind": "report", "path": str(tmp_path / "run" / "report.html")}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Nearest neighbours" in page
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["resolved"]["graph"] is False
+    resolved = json.loads((tmp_path / "run" / "environment.json").read_text())["resolved"]
+    assert (resolved["graph"], resolved["pairing"], resolved["samples"]) == (False, "two_view", 10_000)
+    assert (resolved["total_steps"], resolved["steps_per_epoch"], resolved["views_per_sample"]) == (2, 1_250, 2)
 
 
 def test_without_plotly_a_run_ends_well_and_says_how_to_get_its_page(

@@ -72,7 +72,7 @@ def test_the_last_evaluation_stands_beside_the_untrained_encoder_with_intervals(
 
 
 def test_the_summary_says_how_many_images_and_views_a_second_took(page: str) -> None:
-    assert "20 steps, 1,020 images/s, 8,160 views/s" in shown(page)
+    assert "20 steps, 1,015 images/s, 8,120 views/s" in shown(page)
 
 
 def test_settings_are_escaped_and_as_the_run_resolved_them(page: str) -> None:

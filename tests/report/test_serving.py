@@ -72,6 +72,8 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path: Path) -> N
     outside, folder = new_run(tmp_path / "outside", ROWS).path, tmp_path / "runs"
     new_run(folder / "mine", ROWS)
     (folder / "whole").symlink_to(outside)
+    round_about = new_run(folder / "round", ROWS).path / "pictures.json"
+    round_about.symlink_to(round_about)
     for name in ("metrics.jsonl", "environment.json", "evaluation"):
         sly = new_run(folder / f"sly-{name}", ROWS).path
         (sly / name).unlink(missing_ok=True)
@@ -138,7 +140,8 @@ def test_two_hundred_runs_are_listed_quickly(tmp_path: Path) -> None:
     server.server_close()
 
 
-def test_the_command_ends_with_one_line_when_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     new_run(tmp_path / "runs" / "a", ROWS)
     command = [sys.executable, "-m", "flatclr", "watch", str(tmp_path / "runs"), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)

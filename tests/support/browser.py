@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -73,6 +74,8 @@ class Browser:
 
     def receive(self) -> dict[str, Any]:
         while b"\0" not in self.waiting:
+            ready, _, _ = select.select([self.into], [], [], 2 * PATIENCE_S)
+            assert ready, "the browser does not answer"
             part = os.read(self.into, 1 << 20)
             assert part, "the browser ended"
             self.waiting += part

@@ -41,17 +41,13 @@ def watch_command(
         raise FileNotFoundError(f"a folder of runs must exist, got {folder}, which is none; check the path.")
     plotly_gzipped()
     templates()  # what is missing is said at once
-    with Server(folder, host=host, port=port) as server:
-        runs = len(server.site.watched.records())
-        told = (
-            server.address
-            if quiet
-            else f"watching {runs} {'run' if runs == 1 else 'runs'} of {folder}: {server.address}"
-        )
-        print(json.dumps({"address": server.address, "runs": runs}) if as_json else told, flush=True)
-        try:
+    try:
+        with Server(folder, host=host, port=port) as server:
+            runs = len(server.site.watched.records())
+            told = f"watching {runs} {'run' if runs == 1 else 'runs'} of {folder}: {server.address}"
+            plain = server.address if quiet else told
+            print(json.dumps({"address": server.address, "runs": runs}) if as_json else plain, flush=True)
             server.serve_forever()
-        except KeyboardInterrupt:
-            if quiet:
-                return
+    except KeyboardInterrupt:
+        if not quiet:
             print("flatclr: no longer watching.", file=sys.stderr)

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from flatclr.evaluation.intervals import Score, wilson
 from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.files import parse_json
 from flatclr.report.panels import Panel, Rows, number, panels_for, samples_tested
-from flatclr.runs import EVALUATION, PICTURES, RESOLVED, RunDirectory, training_minutes
+from flatclr.runs import CONFIG, EVALUATION, PICTURES, RESOLVED, RunDirectory, training_minutes
 from flatclr.training.config import describe_settings
 from flatclr.training.settings import BY_DEFAULT, GROUPS
 
@@ -92,7 +93,7 @@ class RunRecord:
     def facts(self) -> dict[str, Any]:
         """The settings, with what the run resolved where they leave it open."""
         known = {name: value for name, value in self.resolved.items() if self.config.get(name) in (None, "auto")}
-        return {**self.config, **known, "learning_rate": self.config.get("learning_rate")}
+        return {**self.config, **known}
 
     @cached_property
     def steps(self) -> int:
@@ -115,8 +116,8 @@ class RunRecord:
 
     def rate(self, name: str) -> float:
         """The median over the log, NaN where nothing is logged."""
-        rates = sorted(value for row in self.rows if not math.isnan(value := number(row.get(f"{name}_per_second"))))
-        return rates[len(rates) // 2] if rates else math.nan
+        rates = [value for row in self.rows if not math.isnan(value := number(row.get(f"{name}_per_second")))]
+        return median(rates) if rates else math.nan
 
     @property
     def multiply_adds(self) -> float:
@@ -267,7 +268,7 @@ def _read_pictures(path: Path) -> Mapping[str, Any] | None:
 
 def find_runs(folder: Path) -> list[Path]:
     """Every run below a folder, or the folder itself where it is one; what cannot be read is passed over."""
-    if (folder / "config.yaml").is_file():
+    if (folder / CONFIG).is_file():
         return [folder]
     return sorted(_below(folder, depth=3))
 
@@ -278,7 +279,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     except OSError:
         return
     for path in inside:
-        if (path / "config.yaml").is_file():
+        if (path / CONFIG).is_file():
             yield path
         elif depth > 1:
             yield from _below(path, depth - 1)

@@ -172,9 +172,9 @@ def runs_view(comparison: Comparison, *, link: Link | None = None) -> dict[str, 
 def _summary(comparison: Comparison) -> str:
     states = [record.state for record in comparison.records]
     counted = ", ".join(f"{states.count(word)} {word}" for word in dict.fromkeys(states))
-    same = {"data": {str(r.config.get("data")) for r in comparison.records}}
-    data = f" on {same['data'].pop()}" if len(same["data"]) == 1 else ""
-    return f"{len(states)} {'run' if len(states) == 1 else 'runs'}{data}: {counted}"
+    data = {record.resolved.get("data") or record.config.get("data") for record in comparison.records}
+    on = f" on {data.pop()}" if len(data) == 1 and None not in data else ""
+    return f"{len(states)} {'run' if len(states) == 1 else 'runs'}{on}: {counted}"
 
 
 def ranking(comparison: Comparison) -> str:
@@ -198,7 +198,8 @@ def ranking(comparison: Comparison) -> str:
 def _scored(by: Measure, mean: Score) -> str:
     if math.isnan(mean.low):
         return by.text(mean.value)
-    return f"{by.text(mean.value)} [{by.text(mean.low)}, {by.text(mean.high)}]"
+    low, high = (max(0.0, mean.low), min(1.0, mean.high)) if by.is_share else (mean.low, mean.high)
+    return f"{by.text(mean.value)} [{by.text(low)}, {by.text(high)}]"
 
 
 def mean_of(values: Sequence[float]) -> Score:
@@ -250,6 +251,9 @@ def _seeds_table(comparison: Comparison) -> dict[str, Any]:
         means = [mean_of([measure.value(comparison.records[i]) for i in own]) for measure in measures]
         scored = [_cell(_scored(m, s), s.value) for m, s in zip(measures, means, strict=True)]
         rows.append([_cell(name, name), _cell(str(len(own)), len(own)), *scored])
+    if comparison.by in measures:
+        place = 2 + measures.index(comparison.by)
+        rows.sort(key=lambda row: _last_if_nan(row[place]["sort"]))
     return {"columns": ["settings", "seeds", *(measure.name for measure in measures)], "rows": rows}
 
 

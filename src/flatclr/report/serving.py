@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from flatclr.evaluation.results import RESULTS
 from flatclr.files import json_ready, parse_json
 from flatclr.report.bundle import plotly_gzipped
 from flatclr.report.page import comparison_fragments, comparison_page, run_fragments, run_page
@@ -31,7 +32,7 @@ from flatclr.runs import CONFIG, ENVIRONMENT, EVALUATION, METRICS, PICTURES, Run
 
 EVERY_MS = 2_000  # between two questions of a page
 LOCAL = "127.0.0.1"
-RESULTS = "results.json"
+NOTHING = "Nothing is here."
 READ = (CONFIG, ENVIRONMENT, METRICS, PICTURES, EVALUATION, f"{EVALUATION}/{RESULTS}", RESULTS)
 HEADERS = {
     "Cache-Control": "no-store",
@@ -69,7 +70,10 @@ class Watched:
 
     def _is_inside(self, run: Path) -> bool:
         """Whether all that is read of a run lies in the folder, wherever links point."""
-        return all(path.resolve().is_relative_to(self.root) for path in (run, *(run / name for name in READ)))
+        try:
+            return all(path.resolve().is_relative_to(self.root) for path in (run, *(run / name for name in READ)))
+        except (OSError, RuntimeError):  # links in a circle
+            return False
 
 
 @dataclass
@@ -252,21 +256,24 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         token, _, rest = address.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            self._send(HTTPStatus.NOT_FOUND, Answer(b"Nothing is here.\n", "text/plain; charset=utf-8"))
+            self._say(HTTPStatus.NOT_FOUND, NOTHING)
             return
         try:
             answer = self.server.site.answer(rest, parse_qs(address.query))
-        except ImportError as error:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, Answer(f"{error}\n".encode(), "text/plain; charset=utf-8"))
+        except Exception as error:  # one page that fails must not be the end of the others
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
             return
         if answer is None:
-            self._send(HTTPStatus.NOT_FOUND, Answer(b"Nothing is here.\n", "text/plain; charset=utf-8"))
+            self._say(HTTPStatus.NOT_FOUND, NOTHING)
             return
         tag = f'"{hashlib.sha256(answer.content).hexdigest()[:20]}"'
         if self.headers.get("If-None-Match") == tag:
             self._send(HTTPStatus.NOT_MODIFIED, replace(answer, content=b""), tag)
         else:
             self._send(HTTPStatus.OK, answer, tag)
+
+    def _say(self, status: HTTPStatus, line: str) -> None:
+        self._send(status, Answer(f"{line}\n".encode(), "text/plain; charset=utf-8"))
 
     def _send(self, status: HTTPStatus, answer: Answer, tag: str | None = None) -> None:
         self.send_response(status)
