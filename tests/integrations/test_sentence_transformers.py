@@ -192,6 +192,7 @@ def test_a_model_learns_which_texts_belong_together(model: SentenceTransformer) 
         ({"partition_mode": "none"}, "partition_mode must be one of"),
         ({"directions": ALL, "shared_hard_negatives": False}, "shared_hard_negatives must be True"),
         ({"scale": 0}, "scale must be"),
+        ({"directions": ALL, "temperature": EssControl(per_anchor=True)}, "temperature must be one for all queries"),
     ],
 )
 def test_bad_arguments_are_refused(bad: dict[str, Any], said: str) -> None:

@@ -105,6 +105,26 @@ def test_any_function_makes_the_views_in_workers_and_the_cost_is_said(data: Any,
     assert "effective_rank" in result.metrics
 
 
+class SayingTheirClass(TwoViews):
+    """Views that are all of one of two colours, which is their label."""
+
+    def __getitem__(self, i: int) -> Any:
+        shade = torch.full((3, 12, 12), float(i % 2))
+        return shade + 0.1 * torch.randn(3, 12, 12), shade + 0.1 * torch.randn(3, 12, 12), i % 2
+
+
+@pytest.mark.parametrize(
+    "data", [SayingTheirClass(), torch.utils.data.DataLoader(SayingTheirClass(), batch_size=5)], ids=["items", "loader"]
+)
+def test_ready_views_with_labels_are_evaluated_by_neighbours(data: Any, tmp_path: Path) -> None:
+    assert run(tmp_path, data).metrics["knn"] > 0.8
+
+
+def test_a_function_of_labelled_images_keeps_the_labels_for_evaluation(tmp_path: Path) -> None:
+    assert 0 <= run(tmp_path, (IMAGES, torch.arange(48) % 2), views=brighter).metrics["knn"] <= 1
+    assert "knn" not in run(tmp_path / "without", IMAGES, views=brighter).metrics
+
+
 def test_views_of_a_step_are_the_same_in_every_process_and_leave_random_states_alone() -> None:
     views = ReadyViews(ViewsBy(lambda i: IMAGES[i], brighter, 2), 48)
     index = [torch.arange(4), torch.arange(4, 8), torch.arange(4)]

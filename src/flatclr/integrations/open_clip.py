@@ -5,8 +5,6 @@ Nothing of open_clip is imported: its trainers call a loss by position and keywo
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -176,5 +174,5 @@ def _with_all_used(loss: Tensor, *parameters: Tensor | None) -> Tensor:
     return loss
 
 
-def _returned(loss: Tensor, output_dict: bool) -> Any:
+def _returned(loss: Tensor, output_dict: bool) -> Loss:
     return {"contrastive_loss": loss} if output_dict else loss

@@ -79,6 +79,15 @@ class FlatNCELoss(nn.Module):
                 "that can grow: use MultipleNegativesRankingLoss for these."
             )
         _require_directions(directions, partition_mode, shared_hard_negatives)
+        if (
+            isinstance(temperature, EssControl)
+            and temperature.per_anchor
+            and self._is_joint(directions, partition_mode)
+        ):
+            raise ValueError(
+                "temperature must be one for all queries where directions are joint, got EssControl(per_anchor=True); "
+                "leave per_anchor out."
+            )
         self.model = model
         self.gather_across_devices, self.shared_hard_negatives = gather_across_devices, shared_hard_negatives
         self.directions, self.partition_mode = tuple(directions), partition_mode
@@ -115,11 +124,15 @@ class FlatNCELoss(nn.Module):
                 f"columns must be anchor, positive and any negatives, got {len(embeddings)}; add the others."
             )
         queries, documents, *hard = embeddings
-        if len(self.directions) > 1 and self.partition_mode == "joint":
+        if self._is_joint(self.directions, self.partition_mode):
             return self._joint(queries, [documents, *hard])
         brought = self._hard_negatives(hard)
         loss: Tensor = self.objective(queries, documents, **brought)
         return loss if len(self.directions) == 1 else (loss + self.objective(documents, queries)) / 2
+
+    @staticmethod
+    def _is_joint(directions: tuple[str, ...], partition_mode: str) -> bool:
+        return len(directions) > 1 and partition_mode == "joint"
 
     def _hard_negatives(self, hard: list[Tensor]) -> dict[str, Tensor]:
         if not hard:
@@ -139,7 +152,8 @@ class FlatNCELoss(nn.Module):
         beta = self.objective.scale.forward()
         scores_nM, masked = self._scores(*(F.normalize(z.float(), dim=1) for z in (queries, *documents)))
         stats = stats_from_scores(beta * scores_nM)
-        self._control(stats.ess * (stats.negatives / (stats.negatives - masked)), stats.negatives - masked)
+        columns = scores_nM.shape[1] - 1
+        self._control(stats.ess * (columns / (columns - masked)), columns - masked)
         # the similarity of a pair is among those from query to document, and again from document to query
         copies = math.log(1 + ("doc_to_query" in self.directions))
         value = copies + F.softplus(stats.gap - copies)
@@ -152,13 +166,15 @@ class FlatNCELoss(nn.Module):
         n, all_queries, every = len(queries), self._gathered(queries), [self._gathered(z) for z in documents]
         N, candidates = len(all_queries), torch.cat(every)
         itself_nN = torch.eye(n, N, dtype=torch.bool, device=queries.device)
-        parts = {"query_to_doc": (queries @ candidates.T, None)}
-        parts["query_to_query"] = (queries @ all_queries.T, itself_nN)
-        parts["doc_to_query"] = (documents[0] @ all_queries.T, itself_nN)
-        parts["doc_to_doc"] = (documents[0] @ candidates.T, itself_nN.repeat(1, len(documents)))
-        chosen = [parts[name] for name in DIRECTIONS if name in self.directions]
-        masked = sum(0 if mask is None else int(mask.shape[1] // N) for _, mask in chosen)
-        return torch.cat([s if mask is None else s.masked_fill(mask, -torch.inf) for s, mask in chosen], 1), masked
+        of_one_query = itself_nN.repeat(1, len(documents))
+        scores = [queries @ candidates.T]
+        if "query_to_query" in self.directions:
+            scores.append((queries @ all_queries.T).masked_fill(itself_nN, -torch.inf))
+        if "doc_to_query" in self.directions:
+            scores.append((documents[0] @ all_queries.T).masked_fill(itself_nN, -torch.inf))
+        if "doc_to_doc" in self.directions:
+            scores.append((documents[0] @ candidates.T).masked_fill(of_one_query, -torch.inf))
+        return torch.cat(scores, 1), sum(part.shape[1] // N for part in scores[1:])
 
     def _control(self, ess_n: Tensor, negatives: int) -> None:
         for control in self.objective.controls:
@@ -224,8 +240,7 @@ class CachedFlatNCELoss(CachedLossMixin, FlatNCELoss):  # type: ignore[misc]
 
     def forward(self, sentence_features: Features, labels: Tensor | None = None) -> Tensor:
         """As `FlatNCELoss.forward`."""
-        loss: Tensor = self.forward_cached(sentence_features, labels)
-        return loss
+        return CachedLossMixin.forward_cached(self, sentence_features, labels)  # type: ignore[no-any-return]
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
@@ -243,7 +258,7 @@ class CachedFlatNCELoss(CachedLossMixin, FlatNCELoss):  # type: ignore[misc]
         loss = self.loss_of([torch.cat(column) for column in reps])
         if not with_backward:
             return loss
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.detach()
 
 
@@ -290,8 +305,7 @@ class KeepLossState(TrainerCallback, ExportableState):  # type: ignore[misc]
 
 
 def _require_directions(directions: tuple[str, ...], partition_mode: str, shared_hard_negatives: bool) -> None:
-    unknown = [name for name in directions if name not in DIRECTIONS]
-    if isinstance(directions, str) or unknown or "query_to_doc" not in directions:
+    if not set(directions) <= set(DIRECTIONS) or "query_to_doc" not in directions:
         raise ValueError(
             f"directions must be a tuple with 'query_to_doc' and any of {', '.join(DIRECTIONS[1:])}, got "
             f"{directions!r}; name them."

@@ -12,7 +12,7 @@ from flatclr.data.decoding import available_cores
 from flatclr.data.opening import dataset_from
 from flatclr.data.sources import Dataset, ImageSource, ItemImages, PairedArrays, ReadyViews
 from flatclr.data.sources.items import item_of
-from flatclr.data.sources.ready import ViewsBy, view_tensor, views_in_item
+from flatclr.data.sources.ready import ViewsBy, label_in_item, view_tensor, views_in_item
 from flatclr.training.config import TrainConfig
 
 MOST_WORKERS = 16
@@ -42,7 +42,7 @@ def own_dataset(data: Any, config: TrainConfig, views: Views | None) -> Dataset 
     if isinstance(dataset.train, PairedArrays | ReadyViews):
         raise ValueError(f"views must be None for {dataset.name}, got a function; it is views already.")
     made = ReadyViews(
-        ViewsBy(_images_of(dataset.train), views, config.views_per_image),
+        _with_labels(ViewsBy(_images_of(dataset.train), views, config.views_per_image), dataset.train.labels),
         len(dataset.train),
         name=f"views of {dataset.name}",
         workers=_workers(config),
@@ -50,6 +50,10 @@ def own_dataset(data: Any, config: TrainConfig, views: Views | None) -> Dataset 
         fingerprint=dataset.train.fingerprint(),
     )
     return Dataset(dataset.name, made, None)
+
+
+def _with_labels(views_of: ViewsBy, labels: torch.Tensor | None) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    return views_of if labels is None else lambda i: (*views_of(i), labels[i])
 
 
 def _workers(config: TrainConfig) -> int:
@@ -78,7 +82,9 @@ def _from_data(data: Any, config: TrainConfig) -> Dataset:
 
 def _of_ready_items(data: Any, config: TrainConfig) -> Dataset:
     def sample(number: int) -> tuple[torch.Tensor, ...]:
-        return tuple(view_tensor(view) for view in views_in_item(data[number]) or ())
+        item = data[number]
+        views, label = tuple(view_tensor(view) for view in views_in_item(item) or ()), label_in_item(item)
+        return views if label is None else (*views, label)
 
     views = ReadyViews(sample, len(data), workers=_workers(config), seed=config.seed, fingerprint=type(data).__name__)
     return Dataset("data", views, None)

@@ -215,7 +215,10 @@ def top_1(logits: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True)
 class GivenValidation:
-    """Effective rank of features and MI against a large pool, on views as they are given."""
+    """Effective rank of features and MI against a large pool, on views as they are given; kNN where labels are too.
+
+    Neighbours of the first views of a fifth of the pool are sought among those of the rest, in training's own data.
+    """
 
     source: ReadyViews
     batch_size: int
@@ -232,19 +235,28 @@ class GivenValidation:
         assert isinstance(network, Network)
         chosen = _sample(len(self.source), min(100 * self.batch_size, self.samples), self.seed, "pool")
         told = _counting("evaluation, views", len(chosen), progress)
-        features, z_a, z_b = [], [], []
+        features, z_a, z_b, labels = [], [], [], []
         with frozen(network):
-            for views in self.source.stream(chosen.split(self.batch_size)):
+            for views, known in self.source.labelled(chosen.split(self.batch_size)):
+                labels += [] if known is None else [known.to(self.device)]
                 a, b = (view.to(self.device) for view in views[:2])
                 features.append(network.encoder(a).float())
                 z_a.append(network.head(features[-1]).float())
                 z_b.append(network(b)[0].float())
                 told(len(a))
-        ranks = {
+        measured = {
             "effective_rank": diagnostics.effective_rank(torch.cat(features)).item(),
             "head_rank": diagnostics.effective_rank(torch.cat(z_a)).item(),
         }
-        return {**ranks, **pool_mi_nats(torch.cat(z_a), torch.cat(z_b), beta=beta)}
+        if len(labels) == len(features):
+            measured["knn"] = _held_out_knn(torch.cat(features), torch.cat(labels))
+        return measured | pool_mi_nats(torch.cat(z_a), torch.cat(z_b), beta=beta)
+
+
+def _held_out_knn(features: Tensor, labels: Tensor) -> float:
+    bank = len(features) * 4 // 5
+    parts = features[:bank], labels[:bank], features[bank:], labels[bank:]
+    return knn_accuracy(*parts, k=min(bank, neighbours_for(bank)))
 
 
 def retrieval_at_1(z_x: Tensor, z_y: Tensor) -> float:

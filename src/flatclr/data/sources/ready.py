@@ -26,7 +26,8 @@ class ReadyViews:
     so that a resumed run sees the same.
 
     Args:
-        samples: a function from a number to the views of that sample, a tuple of tensors [C, H, W].
+        samples: a function from a number to the views of that sample, a tuple of tensors [C, H, W]; a label may follow
+            as a tensor of one whole number, for evaluations alone.
         count: how many samples there are.
         name: for messages and reports.
         workers: how many processes make views; 0: the training process itself.
@@ -75,6 +76,12 @@ class ReadyViews:
 
     def stream(self, indices: Iterable[Tensor], *, workers: int | None = None) -> Iterator[tuple[Tensor, ...]]:
         """The views of one index after another, made ahead by the workers."""
+        return (views for views, _ in self.labelled(indices, workers=workers))
+
+    def labelled(
+        self, indices: Iterable[Tensor], *, workers: int | None = None
+    ) -> Iterator[tuple[tuple[Tensor, ...], Tensor | None]]:
+        """The views, and the labels [B] where the samples bring some."""
         workers = self.workers if workers is None else workers
         loader: DataLoader[Any] = DataLoader(
             _Keyed(self.samples, self.seed),
@@ -103,9 +110,9 @@ class ReadyViews:
         """A hash of what is known of the samples without making views of all."""
         return hashlib.sha256(repr((self.count, self.shapes, self._fingerprint)).encode()).hexdigest()
 
-    def _collated(self, samples: list[Any]) -> tuple[Tensor, ...]:
-        views = self.collate(samples) if self.collate is not None else _stacked(samples, self.name)
-        return require_views_of(views, self.name)
+    def _collated(self, samples: list[Any]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        brought = self.collate(samples) if self.collate is not None else _stacked(samples, self.name)
+        return require_views_of(brought, self.name), labels_of(brought, len(samples))
 
 
 class _Keyed(Dataset[Any]):
@@ -163,6 +170,19 @@ def require_views_of(views: Any, name: str) -> tuple[Tensor, ...]:
             f"{name} must give batches of 2 or more views [B, C, H, W], got {kind_of(views)}; return (view_1, view_2)."
         )
     return tuple(part.float() / 255 if part.dtype == torch.uint8 else part.float() for part in found)
+
+
+def labels_of(brought: Any, rows: int) -> Tensor | None:
+    """The labels among what a batch brings: its first whole numbers, one a sample.
+
+    >>> labels_of((torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8), torch.tensor([4, 1])), 2)
+    tensor([4, 1])
+    """
+    parts = list(brought.values()) if isinstance(brought, Mapping) else brought
+    for part in parts if _is_list(parts) else ():
+        if isinstance(part, Tensor) and part.shape == (rows,) and not part.is_floating_point():
+            return part.long()
+    return None
 
 
 def _is_list(value: Any) -> bool:
@@ -227,6 +247,15 @@ def views_in_item(item: Any) -> Sequence[Any] | None:
         return None
     views = [part for part in item if isinstance(part, Image.Image) or (_has_sides(part) and part.ndim == 3)]
     return views if len(views) >= 2 else None
+
+
+def label_in_item(item: Any) -> Tensor | None:
+    """The label that follows the views of an item."""
+    last = item[-1]
+    if not isinstance(last, int | Tensor | np.ndarray | np.generic):
+        return None
+    label = torch.as_tensor(last)
+    return None if label.dim() or label.is_floating_point() else label.long()
 
 
 def _has_sides(value: Any) -> bool:
