@@ -17,7 +17,10 @@ class Progress:
     Args:
         stage: what is done now.
         best_nats: the best held-out value so far; None before there is one.
-        seconds: since the start.
+        seconds: of the budget, since the start.
+
+    >>> Progress("densities", best_nats=0.8, seconds=12.0).stage
+    'densities'
     """
 
     stage: str
