@@ -56,7 +56,7 @@ def test_a_budget_that_is_over_stays_over():
     assert (budget.steps_done, budget.undone) == (0, ["rest"])
 
 
-@pytest.mark.parametrize(("option", "value"), [("budget_seconds", 0), ("budget_seconds", -1), ("steps", 0)])
+@pytest.mark.parametrize(("option", "value"), [("budget_seconds", 0), ("budget_seconds", -1), ("steps", -1)])
 def test_a_budget_must_be_positive(option: str, value: float):
     with pytest.raises(ValueError, match=option):
         estimate(*UNFAMILIAR.sample(100, seed=0), **{option: value})

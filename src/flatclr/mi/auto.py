@@ -19,7 +19,7 @@ from flatclr.mi.columns import dithered
 from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual
 from flatclr.mi.copula import fit_gaussian
 from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
-from flatclr.mi.neighbours import NEIGHBOUR_COLUMNS
+from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading
 from flatclr.mi.splits import Split, splits
 
@@ -50,14 +50,15 @@ def _answer(run: Again, x: Array, y: Array, method: str, reason: str) -> Outcome
 def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: MethodOptions) -> Outcome:
     """As if columns were not rounded, unless they are codes whose levels tell more than their order."""
     rng = dither_rng(options.seed)
-    found = choose_continuous(dithered(x, rng), dithered(y, rng), split, options)
+    spread_x, spread_y = dithered(x, rng), dithered(y, rng)
+    if columns.apart and columns.width <= FEW_DIMENSIONS:
+        levels, near = run_levels(x, y, options), run_neighbours(KSG_1, spread_x, spread_y, options)
+        if levels.nats - near.nats > _margin(levels, near):
+            told = f"neighbours see {near.nats:.3f} nats if rounded, but {_described(columns)} {levels.nats:.3f}."
+            return replace(_same_levels(x, y, told, options), runner_up=f"neighbours {near.nats:.3f}")
+    found = choose_continuous(spread_x, spread_y, split, options)
     again = found.again
     assert again is not None
-    if columns.apart and columns.width <= FEW_DIMENSIONS:
-        neighbours = run_levels(x, y, options)
-        if neighbours.nats - found.nats > _margin(neighbours, found):
-            told = f"{found.nats:.3f} nats if rounded, but {_described(columns)} see {neighbours.nats:.3f}."
-            return _same_levels(x, y, told, options)
     return replace(
         found,
         warnings=(*found.warnings, *columns.warnings),

@@ -34,6 +34,10 @@ class SelfTest:
         found_nats: the estimate.
         standard_error: of the difference.
         at_most: whether less is as good.
+
+    >>> test = SelfTest("independence", "y shuffled", expected_nats=0.0, found_nats=0.02, standard_error=0.01)
+    >>> test.deviation_nats, test.kept
+    (0.02, True)
     """
 
     law: str
@@ -58,6 +62,10 @@ class SelfTest:
 @dataclass(frozen=True)
 class Consistency:
     """An estimate, and what the laws say about it.
+
+    Args:
+        estimate: of the rows as they are.
+        tests: one for each law that was tried.
 
     >>> x, y = flatclr.mi.tasks.gaussian_pairs(2).sample(800, seed=0)
     >>> found = flatclr.mi.check(x, y, "gaussian")
@@ -108,6 +116,10 @@ def check(
     Returns:
         The estimate and a `SelfTest` per law: independence (y shuffled: 0), data processing (a function of y added: as
         before; part of y: no more), additivity (two halves of the rows side by side: the sum of both).
+
+    >>> x, y = flatclr.mi.tasks.gaussian_pairs(2).sample(800, seed=0)
+    >>> flatclr.mi.check(x, y, "gaussian").sentence()
+    '4 of 4 laws hold on these rows; trust 0.973 nats to within 0.072.'
 
     Reference: Song & Ermon 2020.
     """

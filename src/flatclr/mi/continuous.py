@@ -103,20 +103,31 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     budget.tell("densities", residual.nats)
     settled = few and near is not None and near.settled and not hidden
     learned = None if settled else _look_by_densities(x, y, split, options)
-    if suffices and not (learned is not None and learned.sees_more_than(claim, validation.standard_error)):
-        reason = f"{reached}, which the logarithm of its rows limits; densities see no more."
-        return _plugged_in(family, copula, x, y, split, reason, learned or critic)
     # in few columns neighbours come first: what settles there is hard to beat
     looks = [look for look in ((near, learned, critic) if few else (learned, near, critic)) if look is not None]
-    return _best_look(reached, looks, critic, near)
+    best = _clearest(looks)
+    by_cap = hidden and best is critic and claim > critic.nats  # what a ceiling limits is no estimate
+    if by_cap or (suffices and not (best is learned and best.sees_more_than(claim, validation.standard_error))):
+        reason = f"{reached}, which the logarithm of its rows limits; {_listed(looks)}."
+        return _plugged_in(family, copula, x, y, split, reason, learned or critic)
+    return _answered_by(best, reached, looks, critic, near)
 
 
-def _best_look(reached: str, looks: list[_Look], critic: _Look, near: _Near | None) -> Outcome:
-    """The first, unless a later one sees clearly more; the critic certifies a lower bound whatever answers."""
+def _clearest(looks: list[_Look]) -> _Look:
+    """The first, unless a later one sees clearly more."""
     best = looks[0]
     for other in looks[1:]:
         if other.sees_more_than(best.nats, best.standard_error):
             best = other
+    return best
+
+
+def _listed(looks: list[_Look]) -> str:
+    return ", ".join(map(str, looks))
+
+
+def _answered_by(best: _Look, reached: str, looks: list[_Look], critic: _Look, near: _Near | None) -> Outcome:
+    """Its answer; the critic certifies a lower bound whatever answers, and neighbours tell where noise is missing."""
     runner_up = max((look for look in looks if look is not best), key=lambda look: look.nats, default=best)
     bound = critic.finish()
     found = bound if best is critic else best.finish()
@@ -125,7 +136,7 @@ def _best_look(reached: str, looks: list[_Look], critic: _Look, near: _Near | No
         found = replace(found, second_order=math.inf, warnings=(*found.warnings, warning))
     return replace(
         found,
-        reason=f"{reached}; {', '.join(map(str, looks))}.",
+        reason=f"{reached}; {_listed(looks)}.",
         runner_up=str(runner_up),
         lower_nats=bound.certified_nats,
     )

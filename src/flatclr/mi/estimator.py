@@ -94,7 +94,7 @@ def _checked_budget(seconds: float | None, steps: int | None, progress: Callable
     if seconds is not None:
         require_number("budget_seconds", seconds, above=0, advice="None lifts the limit.")
     if steps is not None:
-        require_count("steps", steps, advice="pass those of an earlier result.")
+        require_count("steps", steps, at_least=0, advice="pass those of an earlier result.")
         seconds = None
     return Budget(seconds, steps, progress)
 

@@ -66,10 +66,10 @@ def canonical_correlations(covariance: Array, dim_x: int) -> Array:
     return rho
 
 
-def regular(covariance: Array) -> Array:
+def regular(covariance: Array, noise: float = 1e-12) -> Array:
     """Columns that determine each other, or are constant, make it singular; this noise is beyond its digits."""
     variances = np.diag(covariance)
-    return covariance + 1e-12 * np.diag(np.where(variances > 0, variances, 1.0))
+    return covariance + noise * np.diag(np.where(variances > 0, variances, 1.0))
 
 
 def plug_in_bias_nats(rows: int, dim_x: int, dim_y: int) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from flatclr.mi.arrays import Array, digamma
 from flatclr.mi.gaussian import regular
 
+_NOISE = 1e-9  # of a variance: tails that one row of a near-constant column makes must not rule
 _DF_RANGE = (0.3, 60.0)
 
 
@@ -100,11 +101,11 @@ def student_log_density(t: Array, correlation: Array, df: float) -> Array:
     """log density of each row under the Student distribution with this dispersion."""
     k = t.shape[1]
     constant = math.lgamma((df + k) / 2) - math.lgamma(df / 2) - k / 2 * math.log(df * math.pi)
-    log_det = np.linalg.slogdet(regular(correlation))[1]
+    log_det = np.linalg.slogdet(regular(correlation, _NOISE))[1]
     density: Array = constant - log_det / 2 - (df + k) / 2 * np.log1p(_squared_lengths(t, correlation) / df)
     return density
 
 
 def _squared_lengths(t: Array, scatter: Array) -> Array:
-    lengths: Array = (t * np.linalg.solve(regular(scatter), t.T).T).sum(1)
+    lengths: Array = (t * np.linalg.solve(regular(scatter, _NOISE), t.T).T).sum(1)
     return lengths
