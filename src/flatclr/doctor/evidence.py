@@ -135,4 +135,4 @@ def number(value: Any) -> float:
     >>> number(True), number("inf")
     (1.0, nan)
     """
-    return float(value) if isinstance(value, int | float) and not isinstance(value, complex) else math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
