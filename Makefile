@@ -2,6 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+HOSTS := $(VENV)/.hosts
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-gpu test-browser check format bench bench-gpu docs wheel soak clean
@@ -23,8 +24,14 @@ demo: $(STAMP) ## show what a small batch hides, then train on real images; unde
 test: $(STAMP) ## run the test suite
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
 
-test-slow: $(STAMP) ## run the tests that take minutes
+test-slow: $(HOSTS) ## run the tests that take minutes, with the libraries that integrations are for
 	$(BIN)/python -m pytest -m slow
+
+# without what lightly and open_clip depend on: torchvision from PyPI breaks transformers where torch has no CUDA
+$(HOSTS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[integrations]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps lightly open_clip_torch
+	@touch $(HOSTS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python at hand
 	PYTHONPATH=src python3 -m pytest -m gpu tests

@@ -123,6 +123,7 @@ def relations(d: int) -> list[dict[str, Any]]:
         "4 views": (4, n // 4, n * n, flatclr.InfoNCE(0.1, route="strips"), {}),
         "8 views": (8, n // 8, n * n, flatclr.FlatNCE(0.1, route="strips"), {}),
         "labels": (2, n, n * n, flatclr.FlatNCE(0.1, **info_nce), {"labels": labels}),
+        "labels, InfoNCE": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"labels": labels}),
         "ids": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"ids": labels}),
         "labels, 4 views": (4, n // 4, n * n, flatclr.FlatNCE(0.1, route="strips"), {"labels": labels[: n // 4]}),
         "hard negatives": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"hard_negatives": hard}),
@@ -169,17 +170,18 @@ def timed(step: Callable[[], None]) -> tuple[float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=record.RESULTS / "loss_widths.jsonl", help="where a line is added")
-    out = parser.parse_args().out
+    parser.add_argument("--relations", action="store_true", help="the second table alone")
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.loss_widths needs a CUDA device, got none; run it where there is one.")
     rows = []
-    for pairs, d in SIZES:
+    for pairs, d in () if args.relations else SIZES:
         rows.append(measure(pairs, d))
         print(rows[-1], flush=True)
         torch.cuda.empty_cache()
     rows += [row for d in RELATION_WIDTHS for row in relations(d)]
     command = shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]])
-    print(record.append("loss_widths", rows, command, out))
+    print(record.append("loss_widths", rows, command, args.out))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""What held, what did not, and what stays open: claims judged by intervals alone."""
+"""What held, what did not, and what cannot be told: claims judged as those of studies are, by intervals alone."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatclr.evaluation.intervals import Score
+from flatclr.studies.judging import FAILED, HELD, OPEN, above
 
-HELD, FAILED, OPEN = "held", "did not hold", "open"
 ORDER = (HELD, FAILED, OPEN)
 PLURAL = {"is": "are", "goes": "go"}  # verbs whose plural is not the singular without its s
 
@@ -21,7 +20,7 @@ class Claim:
 
     >>> level, above = Score(0.0, -1.0, 1.0), Score(2.0, 1.0, 3.0)
     >>> Claim("a", "is better than b", {"kNN": above, "linear": level}).verdict
-    'held by kNN, open by linear'
+    'held by kNN, cannot be told here by linear'
     >>> Claim("b", "is better than a", {"kNN": Score(-2.0, -3.0, -1.0)}).verdict
     'did not hold'
     """
@@ -33,12 +32,12 @@ class Claim:
     @property
     def verdict(self) -> str:
         """Whether it held, and by which measures where not all of them say so."""
-        signs = {name: _sign(score) for name, score in self.measured.items()}
-        told = [name for name in signs if signs[name]]
-        if len({signs[name] for name in told}) != 1:
+        words = {name: above(score) for name, score in self.measured.items()}
+        told = [name for name, word in words.items() if word != OPEN]
+        if len({words[name] for name in told}) != 1:
             return f"{OPEN}: {joined(told)} contradict each other" if told else OPEN
-        word = HELD if signs[told[0]] > 0 else FAILED
-        doubt = [name for name in signs if not signs[name]]
+        doubt = [name for name, word in words.items() if word == OPEN]
+        word = words[told[0]]
         return f"{word} by {joined(told)}, {OPEN} by {joined(doubt)}" if doubt else word
 
 
@@ -49,7 +48,7 @@ def judged(claims: Sequence[Claim]) -> list[dict[str, str]]:
     >>> for row in judged([Claim("a", "is cheap", {}), Claim("a", "is good", above), Claim("b", "is good", above)]):
     ...     print(row["claim"], "|", row["verdict"])
     a and b are good. | held
-    a is cheap. | open
+    a is cheap. | cannot be told here
     """
     subjects: dict[tuple[str, str], list[str]] = {}
     for claim in claims:
@@ -72,7 +71,3 @@ def _sentence(subjects: Sequence[str], predicate: str) -> str:
     if len(subjects) > 1:
         verb = PLURAL.get(verb, verb.removesuffix("s"))
     return f"{joined(subjects)} {verb} {rest}."
-
-
-def _sign(score: Score) -> int:
-    return 0 if math.isnan(score.low) else (score.low > 0) - (score.high < 0)

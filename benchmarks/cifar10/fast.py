@@ -24,12 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks import record
 from benchmarks.cifar10 import data, kept
 from benchmarks.cifar10.plan import FULL, SCALES, Scale
 from flatclr.checks import require_number
+from flatclr.cli.options import parsed_setting
 from flatclr.evaluation.knn import knn_votes
 from flatclr.files import replace_files
 from flatclr.models.network import Network
@@ -93,7 +92,7 @@ def ten_neighbours(parts: Parts) -> float:
 
 def changed_settings(args: argparse.Namespace) -> dict[str, Any]:
     """What differs from the recipe, by the options given."""
-    given = dict(_parsed(text) for text in args.set)
+    given = dict(parsed_setting(text) for text in args.set)
     named = {"epochs": args.epochs, "views_per_image": args.views, "view_size": args.view_size}
     given |= {name: value for name, value in named.items() if value is not None}
     return given
@@ -191,13 +190,6 @@ def _differences(config: TrainConfig) -> str:
 
 def _commit(args: argparse.Namespace) -> dict[str, str]:
     return {} if args.commit is None else {"commit": args.commit}
-
-
-def _parsed(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set compile=true.")
-    return name, yaml.safe_load(value)
 
 
 def _parser() -> argparse.ArgumentParser:

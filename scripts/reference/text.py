@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ForwardRef
 
 WIDTH = 100  # a longer signature has one parameter to a line
 LISTS = ("Args", "Attributes", "Raises")
@@ -81,7 +81,7 @@ def signature(path: str, value: Any) -> str:
 def _is_made_by_users(value: type) -> bool:
     if getattr(value, "_is_protocol", False) or issubclass(value, BaseException | dict):
         return False
-    return any("__init__" in vars(base) for base in value.__mro__[:-1])
+    return hasattr(value, "_fields") or any("__init__" in vars(base) for base in value.__mro__[:-1])
 
 
 def _parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
@@ -111,6 +111,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
+    if isinstance(annotation, ForwardRef):  # of a named tuple
+        annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return text.strip("'\"")
 

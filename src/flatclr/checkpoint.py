@@ -6,7 +6,7 @@ import errno
 import hashlib
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from flatclr.files import parse_json, replace_files
 
 KEPT = 2
 RUN = "run"  # the entry of a state that says whose it is
-_NAME = re.compile(r"step-(\d{9})\.pt$")
+_NAME = re.compile(r"step-(\d{9})\.(pt|sha256)$")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def save_checkpoint(
     content, path = buffer.getvalue(), _path(folder, step)
     note = f"{hashlib.sha256(content).hexdigest()}\n{_mark(identity)}\n"
     replace_files({_checksum_path(path): note.encode(), path: content})
-    for old in [step for step in sorted(steps_in(folder)) if _is_own(_path(folder, step), identity)][:-KEPT]:
+    for old in [step for step in _named_in(folder) if _is_own(_path(folder, step), identity)][:-KEPT]:
         if keep_every is not None and old % keep_every == 0:
             continue
         for file in (_path(folder, old), _checksum_path(_path(folder, old))):
@@ -92,12 +92,10 @@ def load_checkpoint(
         ValueError: the newest whole one belongs to another run.
     """
     passed_over: list[str] = []
-    there = sorted(steps_in(folder), reverse=True)
+    there = _named_in(folder)
     if step is not None and step not in there:
-        raise FileNotFoundError(
-            f"{folder} must hold a checkpoint of step {step}, got those of {sorted(there)}; pick one."
-        )
-    for taken in there if step is None else [step]:
+        raise FileNotFoundError(f"{folder} must hold a checkpoint of step {step}, got those of {there}; pick one.")
+    for taken in reversed(there) if step is None else [step]:
         path = _path(folder, taken)
         state, problem = _read(path, map_location)
         if state is not None:
@@ -170,9 +168,14 @@ def _reason(error: Exception) -> str:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Of its checkpoints, whole or damaged, in no order."""
+    """Of its checkpoints, whole or damaged, in order."""
+    return _named_in(folder, ("pt",))
+
+
+def _named_in(folder: Path, kinds: Sequence[str] = ("pt", "sha256")) -> list[int]:
+    """Steps with a file of one of these kinds: a checksum that stands alone tells of a checkpoint that is gone."""
     matches = (_NAME.match(p.name) for p in folder.iterdir()) if folder.is_dir() else ()
-    return [int(m.group(1)) for m in matches if m]
+    return sorted({int(m.group(1)) for m in matches if m and m.group(2) in kinds})
 
 
 def _path(folder: Path, step: int) -> Path:

@@ -7,10 +7,12 @@ from types import ModuleType
 
 EXTRAS = {  # package -> the extra of flatclr that brings it
     "datasets": "hub",
+    "lightning": "lightning",
     "onnx": "export",
     "onnxruntime": "export",
     "onnxscript": "export",
     "pyarrow": "parquet",
+    "sentence_transformers": "sentence_transformers",
     "sklearn": "sklearn",
     "timm": "models",
     "torchvision": "models",

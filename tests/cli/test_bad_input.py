@@ -101,7 +101,7 @@ def test_arrays_whose_header_claims_more_than_there_is_are_refused(refused: Run,
 
 
 def test_bombs_are_refused_unopened(refused: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flatclr.data.arrays.memory_bytes", lambda: 2**20)
+    monkeypatch.setattr("flatclr.data.unpacking.memory_bytes", lambda: 2**20)
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(2**22, np.float32), y=np.zeros(2**22, np.float32))
     assert "more than memory holds" in refused("train", "--data", "bomb.npz")
     assert "more than memory holds" in refused("mi", "bomb.npz")
@@ -109,9 +109,37 @@ def test_bombs_are_refused_unopened(refused: Run, tmp_path: Path, monkeypatch: p
     folder.mkdir()
     for kind, dimensions in (("train-images", 3), ("train-labels", 1), ("t10k-images", 3), ("t10k-labels", 1)):
         shape = (2, 2, 2)[:dimensions]
-        content = bytes([0, 0, 8, dimensions]) + struct.pack(f">{dimensions}I", *shape) + bytes(2**24)
+        content = bytes([0, 0, 8, dimensions]) + struct.pack(f">{dimensions}I", *shape) + bytes(2**20)
         (folder / f"{kind}-idx{dimensions}-ubyte.gz").write_bytes(gzip.compress(content, 9))
     assert "= 8 bytes after its header, got more" in refused("train", "--data", "./mnist")
+
+
+def test_what_packs_gigabytes_into_few_bytes_is_refused_unopened(refused: Run, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "plain.npz", images=np.zeros((9, 8, 8), np.uint8))
+    with zipfile.ZipFile(tmp_path / "plain.npz") as plain, zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
+        archive.writestr("images.npy", plain.read("images.npy"), zipfile.ZIP_DEFLATED)
+        archive.infolist()[0].file_size = 3 * 2**30  # as the directory at its end then says
+    (tmp_path / "bomb.pt").write_bytes((tmp_path / "bomb.npz").read_bytes())
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for kind, dimensions in (("train-images", 3), ("train-labels", 1), ("t10k-images", 3), ("t10k-labels", 1)):
+        header = bytes([0, 0, 8, dimensions]) + struct.pack(
+            f">{dimensions}I", *(3 * 2**30 // 2**8, 16, 16)[:dimensions]
+        )
+        (folder / f"{kind}-idx{dimensions}-ubyte.gz").write_bytes(gzip.compress(header + bytes(2**10), 9))
+    for arguments in (("train", "--data", "bomb.npz"), ("mi", "bomb.npz"), ("train", "--data", "./mnist")):
+        assert "3.0 GiB packed into 0.0 MiB, as in files that are made to fill memory" in refused(*arguments)
+    assert "3.0 GiB packed into 0.0 MiB" in refused("train", "--init", "bomb.pt", "--encoder", "cnn")
+
+
+def test_a_table_of_a_constant_that_would_fill_memory_is_refused_unread(
+    refused: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    zeros = np.zeros(2**19, np.float32)
+    parquet.write_table(pyarrow.table({"x": zeros, "y": zeros}), tmp_path / "bomb.parquet")
+    monkeypatch.setattr("flatclr.data.unpacking.MOST_HARMLESS", 2**20)
+    assert "GiB packed into" in refused("mi", "bomb.parquet", "--x", "x", "--y", "y")
 
 
 @pytest.fixture(scope="module")

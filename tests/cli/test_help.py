@@ -58,6 +58,14 @@ def test_options_stand_in_panels(command: str) -> None:
     assert list(dict.fromkeys(option.rich_help_panel for option in options)) == PANELS[command]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_short_help_and_can_be_quiet_or_speak_json(command: str) -> None:
+    flags = {flag for option in COMMANDS[command].params for flag in option.opts}
+
+    assert {"--quiet", "-q", "--json"} <= flags
+    assert CliRunner().invoke(app, [command, "-h"]).exit_code == 0
+
+
 def test_benchmark_options_of_mi_stand_apart() -> None:
     assert {o.name for o in COMMANDS["mi"].params if o.rich_help_panel == "Benchmark"} == IN_BENCHMARK
 
@@ -68,7 +76,7 @@ def test_train_says_of_a_setting_what_the_table_of_settings_says() -> None:
     for option in described:
         row = SETTINGS[option.name]
         assert option.rich_help_panel == row.group.capitalize()
-        if option.name not in ("ess_target", "epochs"):  # which have other forms on the command line
+        if option.name not in ("ess_target", "epochs", "views_per_image"):  # which have other forms on the command line
             text, _, otherwise = row.help.removesuffix(".").partition("; None: ")
             assert option.help == f"{text}."
             assert otherwise == "" or option.show_default == otherwise

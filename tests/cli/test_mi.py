@@ -161,6 +161,8 @@ BAD = {
     "header_csv": (["{header_csv}", "--x", "a", "--y", "b"], "header.csv must have rows below its header, got none"),
     "ragged_csv": (["{ragged_csv}", "--x", "a", "--y", "b"], "ragged.csv must be a csv table, got what is none (Error tokenizing"),
     "method": (["{npz}", "--method", "knn"], "method must be one of"),
+    "budget": (["{npz}", "--budget", "0"], "--budget must be a finite number > 0, got 0.0; 60 is the default"),
+    "check_given": (["{csv}", "--x", "a", "--y", "b", "--given", "c", "--check"], "--given must not go with --check"),
     "task": (["--benchmark", "--tasks", "nothing"], "task must be one of"),
     "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', 'unfamiliar', got 'all'"),
 }  # fmt: skip
@@ -208,8 +210,18 @@ def test_a_reason_is_shown_with_its_brackets_and_a_warning_with_its_methods(file
         return CliRunner().invoke(cli.app, ["mi", str(files["csv"]), *arguments], catch_exceptions=False).stdout
 
     of_both = shown("--x", "a,b", "--y", "c", "--method", "gaussian,club", "--fast")
-    assert "warning of club: an upper bound only if" in of_both
+    assert "warning of club: it would be an upper bound if" in of_both
     assert "I(x; [y, z]) = " in shown("--x", "a", "--y", "c", "--given", "b", "--fast")
+
+
+def test_the_laws_of_information_are_tried_on_request(files: dict[str, Path]):
+    arguments = [str(files["csv"]), "--x", "a,b", "--y", "c", "--method", "gaussian", "--check"]
+    found = said(*arguments)
+    (line,) = said(*arguments, "--json").splitlines()
+
+    for law in ("independence", "data processing", "additivity", "laws hold on these rows; trust"):
+        assert law in " ".join(found.split())
+    assert {test["law"] for test in json.loads(line)["tests"]} == {"independence", "data processing", "additivity"}
 
 
 def said(*arguments: str) -> str:

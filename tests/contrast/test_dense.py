@@ -6,6 +6,7 @@ from torch import Tensor
 
 import flatclr
 from flatclr.contrast import dense
+from tests.support.cuda import needs_cuda
 from tests.support.harness import PAIRINGS, Batch
 
 SQUARE = flatclr.Phi("square", value=lambda s: s * s, derivative=lambda s: 2 * s)
@@ -17,16 +18,18 @@ def gradients(z: list[Tensor], pairing: str, beta: Tensor | float, normalize: bo
     options = {"pairing": pairing, "route": "dense", "normalize": normalize}
     stats = flatclr.contrast_stats(*views, inverse_temperature=beta, **options)  # type: ignore[arg-type]
     mean = flatclr.pairwise_mean(*views, phi=SQUARE, inverse_temperature=beta, **options)  # type: ignore[arg-type]
-    weights = torch.randn(3, len(mean), generator=torch.Generator().manual_seed(1)).double()
+    weights = torch.randn(3, len(mean), generator=torch.Generator().manual_seed(1)).double().to(mean.device)
     total = (weights * torch.stack([stats.positive, stats.negative_logsumexp, mean])).sum()
     inputs = [*views, *([beta] if isinstance(beta, Tensor) else [])]
-    return total.detach(), stats.ess.mean(), *(g.double() for g in torch.autograd.grad(total, inputs))
+    gradients_of_inputs = torch.autograd.grad(total, inputs)
+    return total.detach().cpu(), stats.ess.mean().cpu(), *(g.double().cpu() for g in gradients_of_inputs)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_bfloat16_multiplied_as_it_came_is_near_float64(
-    pairing: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
+    pairing: str, normalize: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dense, "LARGEST_EXACT", 0)  # as for a large tile
     z_a, z_b, _ = Batch.random(24, 20, pairing=pairing).tensors()
@@ -34,7 +37,7 @@ def test_bfloat16_multiplied_as_it_came_is_near_float64(
         3 * z.detach().to(torch.bfloat16) if normalize else (z.detach() / 9).to(torch.bfloat16) for z in (z_a, z_b)
     ]
     for beta in (5.0, 40.0, torch.tensor(7.0, requires_grad=True)):
-        got = gradients(rounded, pairing, beta, normalize)
+        got = gradients([z.to(device) for z in rounded], pairing, beta, normalize)
         want = gradients([z.double() for z in rounded], pairing, beta, normalize)
         for value, exact in zip(got[:2], want[:2], strict=True):
             assert abs(value - exact) <= 1e-4 * abs(exact)

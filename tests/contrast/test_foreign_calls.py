@@ -53,12 +53,13 @@ def test_half_embeddings_under_autocast_to_the_other_half_type_give_the_same_los
 ) -> None:
     own, cast = types
 
-    def loss_and_gradient() -> tuple[Tensor, Tensor]:
-        z = Z.to(own).requires_grad_()
-        loss = OBJECTIVES[name]()(z, Z.flip(0).to(own))
-        loss.backward()
+    def loss_and_gradient() -> tuple[Tensor, ...]:
+        z, stacked = Z.to(own).requires_grad_(), torch.stack([Z, Z.flip(0)]).to(own).requires_grad_()
+        losses = OBJECTIVES[name]()(z, Z.flip(0).to(own)), OBJECTIVES[name]()(stacked)
+        sum(losses).backward()
         assert z.grad is not None
-        return loss.detach(), z.grad
+        assert stacked.grad is not None
+        return *(loss.detach() for loss in losses), z.grad, stacked.grad
 
     plain = loss_and_gradient()
     with torch.autocast("cpu", dtype=cast):

@@ -68,7 +68,7 @@ def test_the_operators_pass_torchs_own_checks(asked: Asked, queue: bool, scale: 
     [("dense", "two_view"), ("streamed", "one_way"), ("fused", "cross"), ("strips", "within")],
 )
 def test_a_compiled_model_and_loss_are_one_graph(route: str, pairing: str) -> None:
-    """With the controller, whose beta changes before backward, and a queue where the route takes one."""
+    """With the controller, which every update steps once, and a queue where the route takes one."""
     torch._dynamo.reset()
     results = []
     for compiled in (False, True):
@@ -84,8 +84,13 @@ def test_a_compiled_model_and_loss_are_one_graph(route: str, pairing: str) -> No
             return loss
 
         call = torch.compile(model_and_loss, backend="aot_eager", fullgraph=True) if compiled else model_and_loss
-        loss = call(x)
-        loss.backward()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            call(x).backward()  # a micro-batch
+            loss = call(x)
+            loss.backward()
+            optimizer.step()
+            assert objective.inverse_temperature != 10
         results.append((loss.detach(), model.weight.grad, objective.inverse_temperature))
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 import flatclr
-from flatclr.contrast import relation, route
+from flatclr.contrast import relation
 from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.route import LARGEST_DENSE
 from tests.support.memory import LargestTensor
 from tests.support.relation_harness import PAIRINGS
 
 N, D, EDGE = 256, 2, 64
+LARGE = math.isqrt(LARGEST_DENSE) // 2 + 1  # samples whose two views are no longer one tile
 
 SAID: dict[str, dict[str, Any]] = {
     "views": {},
@@ -39,9 +42,9 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relation, "ENTRIES_AT_ONCE", EDGE * EDGE)
 
 
-def largest_of(views: int, **options: Any) -> int:
+def largest_of(views: int, samples: int = N, **options: Any) -> int:
     """Elements of the largest tensor of a loss, its ESS and its gradient."""
-    views_d = [torch.randn(N, D, requires_grad=True) for _ in range(views)]
+    views_d = [torch.randn(samples, D, requires_grad=True) for _ in range(views)]
     with LargestTensor() as largest:
         stats = flatclr.contrast_stats(*views_d, inverse_temperature=5.0, **options)
         (stats.mean(stats.info_nce) + stats.ess.nan_to_num().mean() + stats.mean(stats.positive_logsumexp)).backward()
@@ -85,13 +88,10 @@ def test_an_objective_of_single_pairs_makes_no_matrix_of_them(pairing: str) -> N
     "negatives",
     [
         {"negatives": torch.randn(2, D), "negative_labels": torch.tensor([90, 91])},
-        {"hard_negatives": torch.randn(N, 1, D)},
+        {"hard_negatives": torch.randn(LARGE, 1, D)},
     ],
     ids=["queue", "hard"],
 )
-def test_many_label_positives_and_few_negatives_are_streamed_too(
-    negatives: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(route, "LARGEST_DENSE", EDGE * EDGE)
-    elements = largest_of(2, labels=torch.arange(N) % 10, in_batch_negatives=False, **negatives)
-    assert elements < N * N // 4
+def test_many_label_positives_and_few_negatives_are_streamed_too(negatives: dict[str, Any]) -> None:
+    elements = largest_of(2, LARGE, labels=torch.arange(LARGE) % 10, in_batch_negatives=False, **negatives)
+    assert elements < LARGE * LARGE // 4

@@ -213,4 +213,5 @@ def test_the_controller_follows_the_mean_ess_of_the_anchors_that_have_negatives(
     for target, up in ((ess - 1e-6, True), (ess + 1e-6, False)):
         control = flatclr.EssControl(target=target)
         flatclr.InfoNCE(control).double()(*tensors.views, **tensors.brought)
+        control.advance()
         assert (control.inverse_temperature > 10) == up

@@ -148,3 +148,10 @@ def test_every_number_of_the_readme_stands_in_its_evidence(said: str, page: str,
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     for words in shown:
         assert words in text
+
+
+def test_readme_counts_claims_as_the_overview_does() -> None:
+    overview = " ".join((ROOT / "results/studies/README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for sentence in re.findall(r"Of \d+ claims[^.]*\.", readme):
+        assert sentence in overview

@@ -32,24 +32,25 @@ def test_the_conditional_standard_error_is_the_spread_of_a_difference_over_share
         assert np.mean(np.abs(off) < 2) > 0.95 - 3 * math.sqrt(0.05 * 0.95 / 120)
 
 
-def test_the_conditional_standard_error_of_neighbours_is_on_the_safe_side():
+def test_the_conditional_standard_error_of_neighbours_is_the_spread_too():
     results = []
     for seed in range(120):
         x, y, z = conditional_rows(400, seed)
         results.append(estimate(x, y, "ksg", given=z))
 
-    assert np.std([r.nats for r in results]) < np.median([r.standard_error for r in results])
+    spread = np.std([result.nats for result in results], ddof=1)
+    assert 0.8 < spread / np.median([result.standard_error for result in results]) < 1.25
 
 
-def test_the_default_conditions_also_where_it_learns_a_residual():
+def test_the_default_conditions_also_where_it_learns():
     x, noise = np.random.default_rng(0).normal(size=(2, 600, 6))
     y = np.abs(x) + 0.3 * noise
 
     result = estimate(x, y[:, :3], given=y[:, 3:], settings=FitSettings(steps=60, hidden=32, check_every=30))
 
-    assert result.method.startswith("infonce, anchored on")
+    assert result.method == "doe"
     assert result.kind == "neither"
-    assert 0 < result.standard_error < 0.2
+    assert 0 < result.standard_error < 1
 
 
 def test_a_constant_condition_changes_nothing():

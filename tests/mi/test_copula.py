@@ -1,6 +1,7 @@
 """Normal scores, and copulas with a closed-form log ratio."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,3 +170,20 @@ def test_turns_follow_one_another_and_are_undone_in_reverse():
     back = Spirals(x=(Turn(1, 2, 0.2), Turn(0, 1, -0.3)))
 
     np.testing.assert_allclose(back(*there(x, y))[0], x)
+
+
+@pytest.mark.parametrize(
+    ("task", "family", "fits"),
+    [
+        (tasks.gaussian_pairs(5, pairs=5, correlation=0.9), copula.fit_gaussian, True),
+        (tasks.student(3, 3, 3), copula.fit_student, True),
+        (tasks.student(3, 3, 3), copula.fit_gaussian, False),
+        (tasks.sheared(tasks.gaussian_pairs(4)), copula.fit_gaussian, False),
+        (tasks.sheared(tasks.student(4, 4, 3)), copula.fit_student, False),
+    ],
+    ids=["gaussian", "student", "tails", "sheared", "sheared student"],
+)
+def test_a_family_fits_its_own_rows_and_not_others(task: tasks.Task, family: Any, fits: bool):
+    x, y = task.sample(3000, seed=0)
+
+    assert family(x, y).fits(x, y) is fits

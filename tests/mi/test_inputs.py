@@ -113,7 +113,8 @@ def test_awkward_data_give_finite_numbers(name: str, method: str):
     result = estimate(*AWKWARD[name], method, settings=FitSettings(steps=2, hidden=4))
 
     assert math.isfinite(result.nats)
-    assert math.isfinite(result.standard_error)
+    assert result.standard_error >= 0  # infinite where copies share without limit, or rows are fewer than columns
+    assert math.isfinite(result.standard_error) or name in ("equal", "wide", "huge_offset")
 
 
 def test_monotone_copies_of_a_column_are_duplicates():

@@ -35,9 +35,9 @@ def test_conditional_densities_claim_only_what_they_can():
 
     assert list(kinds.values()) == ["lower", "lower", "neither", "neither"]
     club, l1out = (estimate(*PAIR.sample(600, seed=0), method, settings=quick) for method in ("club", "l1out"))
-    assert (club.kind, l1out.kind) == ("upper", "neither")
-    assert "an upper bound only if the learned q(y | x) is the true one" in club.warnings[-1]
-    assert "it would be an upper bound if the learned q(y | x) were the true one" in l1out.warnings[-1]
+    for fitted in (club, l1out):
+        assert fitted.kind == "neither"
+        assert "it would be an upper bound if the learned q(y | x) were the true one" in fitted.warnings[-1]
 
 
 def test_a_wrong_conditional_density_reads_far_below_the_truth_and_is_not_called_an_upper_bound():
@@ -48,7 +48,6 @@ def test_a_wrong_conditional_density_reads_far_below_the_truth_and_is_not_called
 
     assert result.nats + 10 * result.standard_error < estimate(x, y, "ksg").nats
     assert result.kind == "neither"
-    assert "clearly more on the same rows, so the learned q(y | x) is wrong" in result.warnings[-1]
 
 
 def test_nothing_above_ln_n_is_called_a_lower_bound():

@@ -2,11 +2,14 @@
 
 import copy
 import io
+import itertools
 import math
+import pickle
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 import flatclr
 from flatclr import EssControl
@@ -21,10 +24,37 @@ def drive(control: EssControl, z_a: torch.Tensor, z_b: torch.Tensor, steps: int,
 
 @pytest.mark.parametrize("target", [0.1, 0.25, 0.5, 0.8])
 @pytest.mark.parametrize("initial", [1.0, 10.0, 90.0])
-def test_ess_settles_on_its_target_from_either_side(target: float, initial: float) -> None:
+def test_ess_reaches_its_target_within_fifty_steps_from_either_side(target: float, initial: float) -> None:
     z_a, z_b = torch.randn(2, 64, 16).unbind()
-    ess = drive(EssControl(target=target, initial=initial), z_a, z_b, 600)
-    assert torch.tensor(ess[-50:]).mean().item() == pytest.approx(target, abs=0.02)
+    ess = drive(EssControl(target=target, initial=initial), z_a, z_b, 120)
+    assert torch.tensor(ess[50:60]).mean().item() == pytest.approx(target, abs=0.05)
+    assert torch.tensor(ess[-20:]).mean().item() == pytest.approx(target, abs=0.02)
+
+
+def test_steps_near_the_target_are_those_of_the_published_rule() -> None:
+    control, beta = EssControl(target=0.25, rate=0.01), 10.0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        ess = 0.25 * (1 + 0.09 * (2 * torch.rand((), generator=generator) - 1))
+        control.observe(ess)
+        beta *= 1.01 if ess > 0.25 else 0.99
+    assert control.inverse_temperature.item() == pytest.approx(beta, rel=1e-4)
+
+
+def test_steps_grow_only_while_the_error_is_large_and_of_one_sign() -> None:
+    control, betas = EssControl(target=0.25, maximum=1e6), [10.0]
+
+    def moved(*ess: float) -> list[float]:
+        for mean in ess:
+            control.observe(torch.tensor(mean))
+            betas.append(control.inverse_temperature.item())
+        return [after / before - 1 for before, after in itertools.pairwise(betas[-len(ess) - 1 :])]
+
+    assert moved(*[0.9] * 5) == pytest.approx([0.01] * 5, rel=1e-3)
+    assert moved(0.9, 0.9) == pytest.approx([0.013, 0.0169], rel=1e-3)
+    assert moved(*[0.9] * 20)[-1] == pytest.approx(0.15, rel=1e-3)
+    assert moved(0.1, 0.9, 0.1) == pytest.approx([-0.075, 0.0375, -0.01875], rel=1e-3)  # as a search by halves
+    assert moved(0.26, 0.9) == pytest.approx([0.01, 0.01], rel=1e-3)
 
 
 def test_one_step_moves_beta_by_the_rate_towards_the_target() -> None:
@@ -54,6 +84,7 @@ def test_the_controller_is_accepted_wherever_a_temperature_is(name: str) -> None
     z_a, z_b = torch.randn(2, 16, 8).unbind()
     before = control.inverse_temperature.clone()
     loss = objective(z_a.requires_grad_(), z_b)
+    control.advance()
     assert control.inverse_temperature != before
     loss.backward()  # the changed buffer must not spoil backward
     assert z_a.grad is not None
@@ -214,15 +245,111 @@ def test_a_small_batch_learns_with_its_ess_on_target() -> None:
     assert sum(ess[-100:]) / 100 == pytest.approx(0.4, abs=0.05)
 
 
+def updated(control: EssControl, weight: torch.nn.Parameter, micro_batches: int, **options: object) -> None:
+    """One update of a weight by plain SGD, over several calls of the loss."""
+    objective = flatclr.FlatNCE(control, **options)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for views in torch.randn(micro_batches, 2, 16, 8):
+        objective(*(views @ weight).unbind()).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_an_optimizers_step_is_one_step_however_often_the_loss_was_called(micro_batches: int) -> None:
+    control, weight = EssControl(target=0.5, initial=2.0, rate=0.02), torch.nn.Parameter(torch.eye(8))
+    for step in range(1, 4):
+        updated(control, weight, micro_batches)
+        assert control.inverse_temperature.item() == pytest.approx(2.0 * 1.02**step)
+
+
+def test_a_step_goes_by_the_mean_over_its_calls() -> None:
+    control, one = EssControl(target=0.5), torch.nn.Parameter(torch.ones(()))
+    for ess in (0.9, 0.4, 0.4, math.nan):
+        control.note(torch.tensor(ess))
+    one.grad = torch.ones(())
+    torch.optim.SGD([one], lr=0.1).step()
+    assert control.inverse_temperature.item() == pytest.approx(10.1)
+    torch.optim.SGD([one], lr=0.1).step()  # of somebody else: nothing was noted since
+    assert control.inverse_temperature.item() == pytest.approx(10.1)
+
+
+def test_calls_without_gradient_are_not_noted() -> None:
+    control, z = EssControl(), torch.randn(2, 16, 8)
+    objective = flatclr.FlatNCE(control)
+    with torch.no_grad():
+        objective(*z)
+    with torch.inference_mode():
+        objective.with_stats(*z)
+    control.advance()
+    assert control.inverse_temperature == 10
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_loss_that_is_computed_again_for_its_gradient_is_one_step(reentrant: bool) -> None:
+    """Checkpointing must find the same temperature again, or the gradient is that of another loss."""
+    z = torch.randn(2, 16, 8, requires_grad=True)
+    want = torch.autograd.grad(flatclr.FlatNCE(0.1)(*z), z)[0]
+    control = EssControl(target=0.5, rate=0.02)
+    objective, optimizer = flatclr.FlatNCE(control), torch.optim.SGD([z], lr=0.1)
+    for step in range(3):
+        loss = checkpoint(objective, *z, use_reentrant=reentrant)
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 0:
+            torch.testing.assert_close(z.grad, want)
+        optimizer.step()
+    assert control.inverse_temperature.item() == pytest.approx(10 * 0.98**3)
+
+
+def test_a_copy_and_a_loaded_controller_follow_optimizers_too() -> None:
+    control, weight = EssControl(target=0.5, initial=2.0), torch.nn.Parameter(torch.eye(8))
+    other = pickle.loads(pickle.dumps(copy.deepcopy(control)))
+    updated(other, weight, 2)
+    assert (control.inverse_temperature.item(), other.inverse_temperature.item()) == (2.0, pytest.approx(2.02))
+
+
+def test_what_was_noted_before_a_checkpoint_counts_after_it() -> None:
+    control, resumed = EssControl(target=0.5), EssControl(target=0.3)
+    control.note(torch.tensor(0.9))
+    resumed.load_state_dict(control.state_dict())
+    resumed.advance()
+    assert resumed.inverse_temperature.item() == pytest.approx(10.1)
+
+
+def test_a_state_from_before_steps_could_grow_is_loaded() -> None:
+    state = {name: x for name, x in EssControl(initial=20.0).state_dict().items() if name not in ("_stride", "_run")}
+    state = {name: x for name, x in state.items() if not name.startswith("_noted")}
+    control = EssControl()
+    control.load_state_dict(state)
+    assert control.inverse_temperature == 20
+
+
+def test_without_any_optimizer_a_warning_says_that_calls_are_steps_from_now_on() -> None:
+    control, z = EssControl(target=0.9), torch.randn(2, 16, 8, requires_grad=True)
+    objective = flatclr.FlatNCE(control)
+    for _ in range(99):
+        objective(*z)
+    assert control.inverse_temperature == 10
+    with pytest.warns(RuntimeWarning, match=r"got 100 calls without one; .*call control.advance\(\) after each update"):
+        objective(*z)
+    for _ in range(9):
+        objective(*z)
+    assert control.inverse_temperature.item() < 9.1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a CUDA device the kernel is compiled: see test_gpu")
 @pytest.mark.parametrize("initial", [1.0, 10.0, 99.5])
 def test_the_step_in_one_launch_is_the_step_of_the_operations(initial: float) -> None:
     pytest.importorskip("triton")
+    from flatclr.objectives.device import ess_control as device
+
     controls = [EssControl(target=0.3, initial=initial) for _ in range(2)]
-    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, 0.2, 0.2, 0.64, 0.9):
-        mean = torch.tensor(ess)
-        controls[0].observe(mean)
-        controls[1]._step_in_one_launch(mean)
+    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, *[0.2] * 8, 0.64, 0.9):
+        for mean in torch.tensor([ess, 0.5])[: 1 + (ess == 0.66)]:
+            controls[0].note(mean)
+            device.note(mean, controls[1]._noted_ess, controls[1]._noted_calls)
+        controls[0].advance()
+        controls[1]._step_in_one_launch()
         want, got = (control.state_dict() for control in controls)
         assert all(torch.equal(got[name], want[name]) for name in want), (ess, want, got)
 
@@ -295,8 +422,8 @@ def test_solving_costs_twelve_passes_and_no_matrix(monkeypatch: pytest.MonkeyPat
     from flatclr.contrast import route as routes
 
     passes = []
-    logsumexp = routes.logsumexp
-    monkeypatch.setattr(routes, "logsumexp", lambda *a: passes.append(1) or logsumexp(*a))
+    negatives_of = routes.negatives_of
+    monkeypatch.setattr(routes, "negatives_of", lambda *a: passes.append(1) or negatives_of(*a))
     objective = flatclr.FlatNCE(EssControl(0.3, per_anchor=True), route="streamed")
     objective(*torch.randn(2, 16, 6).unbind())
     assert len(passes) == 12 + 1

@@ -46,22 +46,24 @@ def test_a_controlled_step_replays_inside_a_cuda_graph(route: str) -> None:
     torch.manual_seed(0)
     weight = torch.randn(16, 8, device="cuda", requires_grad=True)
     x = torch.randn(2, 12, 16, device="cuda")
-    objective = flatclr.FlatNCE(EssControl(target=0.3), route=route).cuda()
+    control = EssControl(target=0.3).cuda()
+    objective = flatclr.FlatNCE(control, route=route).cuda()
 
     def step() -> Tensor:
         loss = objective(x[0] @ weight, x[1] @ weight)
         (gradient,) = torch.autograd.grad(loss, weight)
         with torch.no_grad():
             weight.sub_(0.1 * gradient)
+        control.advance()
         return loss.detach()
 
-    start = weight.detach().clone()
+    start, untouched = weight.detach().clone(), {name: x.clone() for name, x in control.state_dict().items()}
     graph, loss = captured(step)
 
     def reset() -> None:
         with torch.no_grad():
             weight.copy_(start)
-        objective.scale.control.inverse_temperature.fill_(10.0)
+        control.load_state_dict(untouched)
 
     reset()
     for _ in range(5):
@@ -106,8 +108,8 @@ def test_a_graphed_callable_gives_the_gradients_of_the_loss(backend: str, dtype:
 def test_the_controller_steps_in_one_launch_as_on_the_cpu() -> None:
     pytest.importorskip("triton")
     here, there = flatclr.EssControl(target=0.3, initial=99.0), flatclr.EssControl(target=0.3, initial=99.0).cuda()
-    assert there._is_stepped_in_one_launch(torch.tensor(0.5, device="cuda"))
-    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, 0.2, 0.64, 0.9, 0.9):
+    assert there._runs_in_one_launch(torch.tensor(0.5, device="cuda"))
+    for ess in (0.9, 0.9, 0.1, 0.3, float("nan"), 0.66, *[0.2] * 8, 0.64, 0.9, 0.9):
         here.observe(torch.tensor(ess))
         there.observe(torch.tensor(ess, device="cuda"))
         for name, value in there.state_dict().items():
@@ -138,6 +140,7 @@ def test_a_graphed_loss_is_the_eager_one_bit_by_bit(name: str, pairs: int, d: in
             views = [z.clone().requires_grad_() for z in (z_a, z_b)]
             loss = objective(*views, negatives=queue)
             (loss * 2.0**step).backward()
+            torch.optim.SGD(views, lr=0.0).step()  # the controller's step
             moved = [p.grad for p in objective.parameters()]
             found.append([loss.detach(), *(v.grad for v in views), *moved, *objective.buffers()])
             objective.zero_grad()

@@ -83,6 +83,7 @@ def test_replays_are_eager_calls_bit_by_bit(make: Callable[..., Objective], by_h
                 z_a, z_b = views(seed=step)
                 loss = objective(z_a, z_b)
                 (scaled * loss).backward()
+                torch.optim.SGD([z_a], lr=0.0).step()  # the controller's step
                 parameters = [p.grad for p in objective.parameters()]
                 found.append([loss.detach(), z_a.grad, z_b.grad, *parameters, *objective.buffers()])
             for mine, theirs in zip(*found, strict=True):

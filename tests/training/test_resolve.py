@@ -40,7 +40,8 @@ def test_a_run_on_photographs_says_what_it_resolved_and_writes_it_down(photos: P
     assert (written["encoder"], written["image_size"], written["labels"]) == ("resnet18", 12, "none")
     assert written["eval_samples"] == 10_000
     assert None not in (written["workers"], written["view_size"], written["checkpoint_every"], written["head_width"])
-    assert {"encoder", "image_size", "labels"} <= set(run.asked())
+    assert (written["pairing"], written["graph"]) == ("two_view", False)
+    assert {"encoder", "image_size", "labels", "pairing", "graph"} <= set(run.asked())
     assert "batch_size" not in run.asked()
 
 

@@ -77,6 +77,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ess_per_anchor": (1, "must be true or false, got 1; pass one of these"),
     "temperature": (0.0, f"{NUMBER} 0.0"),
     "positives": ("classes", "did you mean 'class'?"),
+    "halves": ("left-rigth", "did you mean 'left-right'?"),
+    "towers": ("share", "did you mean 'shared'?"),
     "pairing": ("corss", "did you mean 'cross'?"),
     "negatives_per_anchor": (0, f"{COUNT} 0; pass a larger whole number{OPTIONAL}"),
     "prefixes": ([64, 32], "must be whole numbers in rising order, got [64, 32]; say [32, 64]"),

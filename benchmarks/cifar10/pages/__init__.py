@@ -14,7 +14,7 @@ from benchmarks.cifar10.claims import joined
 from benchmarks.cifar10.kept import kept_runs
 from benchmarks.cifar10.pages.batches import batch_page, compared_batches, eight_times
 from benchmarks.cifar10.pages.book import Book
-from benchmarks.cifar10.pages.common import Page, accuracy, protocols, those_said
+from benchmarks.cifar10.pages.common import Page, accuracy, listed, protocols, those_said
 from benchmarks.cifar10.pages.divergences import divergence_page
 from benchmarks.cifar10.pages.information import information_page
 from benchmarks.cifar10.pages.rates import rate_page
@@ -75,11 +75,12 @@ def headline(book: Book) -> str:
                 row[f"{name} %, batch {cell.batch}"] = accuracy(cell, protocol, book.spread[protocol])
         rows.append(row)
     seeds = joined(str(seed) for seed in sorted({seed for cell in table for seed in cell.seeds}))
-    intro = (
+    intro = listed(
         f"ResNet-18 without labels for {book.scale.epochs:g} epochs, seeds {seeds}. The learning rate is tuned for "
-        f"each batch size on held-out training images. {protocols(book.scale)} Accuracies are means ± standard "
-        "deviations over seeds, with 95 % intervals over test images and seeds. Differences are on these test images; "
-        "their intervals over seeds hold together with 95 %."
+        "each batch size on held-out training images.",
+        *protocols(book.scale),
+        "Accuracies are means ± standard deviations over seeds, with 95 % intervals over test images and seeds. "
+        "Differences are on these test images; their intervals over seeds hold together with 95 %.",
     )
     says = [
         compared_batches(table, judge, book.scale),

@@ -19,6 +19,7 @@ from benchmarks.cifar10.pages.common import (
     gains_of,
     gains_text,
     intervals,
+    listed,
     made_page,
     points_text,
     protocols,
@@ -41,7 +42,7 @@ def batch_page(book: Book) -> Page:
         record.markdown(_batch_differences(table, judge, scale)),
         *those_said([compared_batches(table, judge, scale)]),
         "## All objectives at equal epochs",
-        f"{protocols(scale)} {intervals(judge)} {GAUGES} {_reachable(scale)}",
+        listed(*protocols(scale), *intervals(judge), *GAUGES, _reachable(scale)),
         record.markdown([cell_row(cell, spread) for cell in table]),
         *those_said([_untrained(book)]),
         "## At equal updates",
@@ -127,7 +128,7 @@ def compared_batches(table: Sequence[Cell], judge: Judge, scale: Scale) -> str |
     if not parts:
         return None
     told = [verdict.format(joined(names)) for verdict, names in verdicts.items()]
-    return " ".join([f"Batch {scale.small} against batch {scale.large}:", *parts, *told])
+    return "\n\n".join([f"Batch {scale.small} against batch {scale.large}:", listed(*parts), *told])
 
 
 def _batch_verdict(gains: Mapping[str, Score], times_fewer: int) -> str:
@@ -151,7 +152,7 @@ def _flat_against_infonce(table: Sequence[Cell], batch: int, judge: Judge) -> st
         gains = gains_of(one, other, judge) if one and other else {}
         if gains:
             parts.append(f"{spoken(flat)} {gains_text(gains)} against {spoken(info)}.")
-    return " ".join([f"At batch {batch}:", *parts]) if parts else None
+    return listed(*parts, under=f"At batch {batch}:") if parts else None
 
 
 def eight_times(table: Sequence[Cell], judge: Judge, scale: Scale) -> str | None:
@@ -186,7 +187,7 @@ def _equal_updates(table: Sequence[Cell], equal: Sequence[Cell], judge: Judge, s
     if not parts:
         return None
     fewer = f"with {scale.large // scale.small} times fewer images"
-    return " ".join([f"Batch {scale.small} against batch {scale.large} at equal updates, {fewer}:", *parts])
+    return listed(*parts, under=f"Batch {scale.small} against batch {scale.large} at equal updates, {fewer}:")
 
 
 def _snr(table: Sequence[Cell]) -> str | None:

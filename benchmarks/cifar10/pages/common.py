@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 GAUGES = (
     "ESS, bound / ceiling, beta and gradient SNR are means over the last quarter of a run. Gradient SNR has the share "
-    f"of noise taken out, which alone reads {SNR_FLOOR:.2f} from eight batches. Pool MI is InfoNCE's bound at the best "
-    "beta, against a pool of the same size for every batch size. Pool and mini-batches are training images."
+    f"of noise taken out, which alone reads {SNR_FLOOR:.2f} from eight batches.",
+    "Pool MI is InfoNCE's bound at the best beta, against a pool of the same size for every batch size. Pool and "
+    "mini-batches are training images.",
 )
 NOTHING, UNJUDGED = "shows no clear difference by", "differs, with too few seeds for an interval, by"
 Tried = TypeVar("Tried", int, float)
@@ -45,6 +46,19 @@ Tried = TypeVar("Tried", int, float)
 class Page:
     text: str
     figures: Mapping[str, Figure]
+
+
+def listed(*texts: str, under: str = "") -> str:
+    """One point of a list for each text, below a first line where there is one.
+
+    >>> print(listed("One.", "Two.", under="- Both:"))
+    - Both:
+      - One.
+      - Two.
+    """
+    if not under:
+        return "\n".join(f"- {text}" for text in texts)
+    return "\n".join([under, *(f"  - {text}" for text in texts)])
 
 
 def held_out_score(run: KeptRun, scale: Scale) -> Score:
@@ -232,12 +246,12 @@ def _sharing(processes: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
-def protocols(scale: Scale) -> str:
+def protocols(scale: Scale) -> tuple[str, str]:
     """What the accuracies at the end of runs are."""
     return (
         f"kNN classifies every test image by frozen features before the head: {neighbours(scale.images)} among all "
-        f"{scale.images:,} training images. Linear is a probe on the same features; its penalty is chosen on training "
-        "images."
+        f"{scale.images:,} training images.",
+        "Linear is a probe on the same features. Its penalty is chosen on training images.",
     )
 
 
@@ -245,13 +259,14 @@ def neighbours(bank: int) -> str:
     return f"the {neighbours_for(bank)} nearest by cosine voting with weight exp(cosine / 0.07)"
 
 
-def intervals(judge: Judge) -> str:
+def intervals(judge: Judge) -> tuple[str, str]:
+    """What the brackets of accuracies are, and those of differences."""
     together = f" They hold together with 95 % (Bonferroni, {judge.comparisons} of them by kNN and by linear probe)."
     return (
         "Accuracies are means ± standard deviations over seeds. Brackets are 95 % intervals that cover test images and "
-        "seeds. Their deviation over seeds is pooled over all InfoNCE and FlatNCE runs of full length, since the seeds "
-        "of one cell say little. Differences are on these test images, with intervals over seeds."
-        f"{together if judge.comparisons > 1 else ''}"
+        "seeds. Their deviation over seeds is pooled over all InfoNCE and FlatNCE runs of full length: the seeds of "
+        "one cell say little.",
+        f"Differences are on these test images, with intervals over seeds.{together if judge.comparisons > 1 else ''}",
     )
 
 

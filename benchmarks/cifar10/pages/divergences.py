@@ -17,6 +17,7 @@ from benchmarks.cifar10.pages.common import (
     findings_of,
     gains_of,
     intervals,
+    listed,
     made_page,
     points_text,
     protocols,
@@ -51,10 +52,13 @@ def divergence_page(book: Book) -> Page:
         f"InfoNCE and FlatNCE over seeds, as if that of these objectives were no larger{_own_spread(book, table[1:])}."
     )
     findings = findings_of(claims, cannot, says)
-    text = (
+    text = listed(
         f"Batch {book.scale.large}, {book.scale.epochs:g} epochs. f-MICL has the Gaussian kernel. SimCLR is InfoNCE at "
-        f"temperature {NCE[SIMCLR]['temperature']:g}, from the grid. {protocols(book.scale)} {intervals(judge)} "
-        f"{GAUGES} ESS, bound and beta are those at the scale an objective trains with."
+        f"temperature {NCE[SIMCLR]['temperature']:g}, from the grid.",
+        *protocols(book.scale),
+        *intervals(judge),
+        *GAUGES,
+        "ESS, bound and beta are those at the scale an objective trains with.",
     )
     rows = [cell_row(cell, spread) for cell in table]
     shown = {"f_divergences": figures.objectives_figure(scores)} if sum(map(bool, scores.values())) > 1 else {}

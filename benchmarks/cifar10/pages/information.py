@@ -9,7 +9,7 @@ from benchmarks import record
 from benchmarks.cifar10 import figures
 from benchmarks.cifar10.claims import Claim, joined
 from benchmarks.cifar10.pages.book import NOT_RUN, Book, Row
-from benchmarks.cifar10.pages.common import Page, findings_of, made_page, neighbours, times_sign
+from benchmarks.cifar10.pages.common import Page, findings_of, listed, made_page, neighbours, times_sign
 from benchmarks.cifar10.plan import BETWEEN, NCE, NO_LOG_RATIO, OTHERS, STAGES, SWEPT, Scale, family
 from benchmarks.cifar10.summary import (
     FEWEST_CELLS,
@@ -37,16 +37,18 @@ def information_page(book: Book) -> Page:
     points = [p for run in runs if run.name in book.kept for p in checkpoints(book.kept[run.name], run.objective)]
     bounded = [p for p in points if p.objective not in NO_LOG_RATIO]
     groups = _groups_of(bounded, book.scale)
-    text = (
-        "The points are the evaluations within runs. Pool MI is InfoNCE's bound against a pool at the best beta; "
-        "mini-batch MI is the mean bound of the training batches logged since the evaluation before. Both are on "
-        "training images. At equal epochs, the mean over all runs of the same length at that time is subtracted. kNN "
-        f"classifies a sample of {book.scale.eval_samples:,} test images: {neighbours(book.scale.eval_samples)} among "
-        "as many training images. 95 % intervals come from a bootstrap that draws whole cells (objective and batch "
-        f"size, with all seeds). Groups of fewer than {FEWEST_CELLS} cells have no interval, groups of fewer than "
-        f"{FEWEST_RUNS} runs no correlation. Each interval holds by itself. {joined(NO_LOG_RATIO)} is left out: its "
-        "scores are no log-ratios, so a bound of its batches says nothing. One row has it for pool MI, which is that "
-        "of cosines."
+    text = listed(
+        "The points are the evaluations within runs.",
+        "Pool MI is InfoNCE's bound against a pool at the best beta. Mini-batch MI is the mean bound of the training "
+        "batches logged since the evaluation before. Both are on training images.",
+        "At equal epochs, the mean over all runs of the same length at that time is subtracted.",
+        f"kNN classifies a sample of {book.scale.eval_samples:,} test images: {neighbours(book.scale.eval_samples)} "
+        "among as many training images.",
+        "95 % intervals come from a bootstrap that draws whole cells (objective and batch size, with all seeds). "
+        f"Groups of fewer than {FEWEST_CELLS} cells have no interval, groups of fewer than {FEWEST_RUNS} runs no "
+        "correlation. Each interval holds by itself.",
+        f"{joined(NO_LOG_RATIO)} is left out: its scores are no log-ratios, so a bound of its batches says nothing. "
+        "One row has it for pool MI, which is that of cosines.",
     )
     found = {
         name: {quantity: correlation(group, quantity) for quantity, *_ in MEASURED_AGAINST}

@@ -16,6 +16,7 @@ from benchmarks.cifar10.pages.common import (
     held_out_file,
     held_out_row,
     held_out_score,
+    listed,
     made_on,
     made_page,
     neighbours,
@@ -51,11 +52,12 @@ def speed_page(book: Book) -> Page:
     rows = [_speed_row(book, run, found.get(run.name, [])) for run in runs]
     config = runs[0].config()
     voting = min(config.eval_samples or book.scale.images, book.scale.images)
-    text = (
+    text = listed(
         "One run at a time. Minutes are wall-clock time since the command was given, with start, graph capture, "
-        "checkpoints and evaluations, up to the first evaluation at that accuracy. Brackets leave the evaluations out. "
+        "checkpoints and evaluations, up to the first evaluation at that accuracy. Brackets leave the evaluations out.",
         f"kNN along a run: {neighbours(voting)} among {voting:,} training images. The accuracies after a run use all "
-        "of them and have 95 % intervals over test images. The command above names all that differs from the recipe."
+        "of them and have 95 % intervals over test images.",
+        "The command above names all that differs from the recipe.",
     )
     tables = [text, record.markdown(rows), *_screen_section(book, screened)]
     says = [
@@ -128,12 +130,12 @@ def _screen_section(book: Book, runs: Sequence[PlannedRun]) -> list[str]:
         if there is not None:
             scores[pixels] = held_out_score(there, book.scale)
     scale, voting = book.scale, book.scale.images - book.scale.held_out
-    text = (
-        "Smaller views cost less arithmetic, and what they show has about the size it has in whole images. Here epochs "
-        "are in inverse proportion to the pixels of a view: the same arithmetic, but not the same time. The seconds "
-        f"are of runs that shared the GPU. {scale.held_out:,} of the training images are held out. kNN is measured on "
-        f"them at their full size: {neighbours(voting)} among all others. One seed; 95 % intervals are over "
-        "the held-out images."
+    text = listed(
+        "Smaller views cost less arithmetic, and what they show has about the size it has in whole images.",
+        "Here epochs are in inverse proportion to the pixels of a view: the same arithmetic, but not the same time. "
+        "The seconds are of runs that shared the GPU.",
+        f"{scale.held_out:,} of the training images are held out. kNN is measured on them at their full size: "
+        f"{neighbours(voting)} among all others. One seed; 95 % intervals are over the held-out images.",
     )
     history = (
         "An earlier screen of 12 epochs each tried smaller views, less grayscale, a head 1024 wide and residual blocks "

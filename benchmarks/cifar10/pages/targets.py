@@ -16,6 +16,7 @@ from benchmarks.cifar10.pages.common import (
     findings_of,
     gains_text,
     intervals,
+    listed,
     made_page,
     points_text,
     protocols,
@@ -65,11 +66,13 @@ def ess_page(book: Book) -> Page:
     )
     findings = findings_of(claims, cannot, says)
     shown = {"ess": figures.targets_figure(found, LITERATURE_ESS)} if len(found["knn"]) > 1 else {}
-    text = [
-        f"FlatNCE at batch {book.scale.small}. The runs of target 0.25 are those of the grid. {protocols(book.scale)} "
-        f"{intervals(judge)} {GAUGES}"
-    ]
-    return made_page(book, "ESS targets", runs, ["ess", "grid"], [*text, record.markdown(rows)], findings, shown)
+    text = listed(
+        f"FlatNCE at batch {book.scale.small}. The runs of target 0.25 are those of the grid.",
+        *protocols(book.scale),
+        *intervals(judge),
+        *GAUGES,
+    )
+    return made_page(book, "ESS targets", runs, ["ess", "grid"], [text, record.markdown(rows)], findings, shown)
 
 
 def _seeds(cell: Cell) -> str:

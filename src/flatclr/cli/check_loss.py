@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flatclr.cli.options import OUTPUT, parsed_setting
+from flatclr.cli.options import OUTPUT, parsed_setting, quiet_option
 from flatclr.diagnostics.check_loss import (
     LossCheck,
     check_loss,
@@ -54,6 +54,7 @@ def check_loss_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON line per result instead of text.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print nothing; the exit code tells.")] = False,
 ) -> None:
     """Test whether a loss has the same gradient on several processes as on one, and its value at known inputs.
 
@@ -66,10 +67,10 @@ def check_loss_command(
     known = {} if temperature is None else info_nce_of_orthonormal_pairs(PAIRS, temperature)
     if as_json:
         print(json.dumps({"pairs": PAIRS, "value": value, "info_nce": known}))
-    else:
+    elif not quiet:
         print(_of_value(loss, value, known))
     checks = check_loss(loss, ranks=counts, options=options, arguments=argument or (), seed=seed)
-    for check in checks:
+    for check in checks if as_json or not quiet else ():
         print(json.dumps({**asdict(check), "equal": check.equal}) if as_json else _of_gradient(check), flush=True)
     if not all(check.equal for check in checks):
         raise typer.Exit(DIFFERS)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from flatclr.cli.options import FOREIGN, OUTPUT
+from flatclr.cli.options import FOREIGN, OUTPUT, quiet_option
 from flatclr.doctor import Diagnosis, examine
 from flatclr.training.display import Display, JsonLines
 
@@ -46,11 +46,14 @@ def doctor_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print the verdict alone.")] = False,
 ) -> None:
     """Say what is wrong with a run, what it costs, and what to change, as a command line where one does it."""
     diagnosis = examine(run, metrics=metrics, embeddings=embeddings, negatives=negatives)
     if as_json:
         print(json.dumps(diagnosis.to_dict()))
+    elif quiet:
+        print(diagnosis.verdict)
     else:
         show(diagnosis, Console())
 

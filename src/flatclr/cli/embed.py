@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flatclr.cli.eval_display import EvaluationDisplay
-from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT
+from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT, quiet_option
 from flatclr.evaluation.embedding import embed, require_target
 
 Option = typer.Option
@@ -45,7 +45,7 @@ Device = Annotated[
     str, Option(help="The device: cpu, cuda or cuda:1; auto: cuda where there is one.", rich_help_panel=HARDWARE)
 ]
 AsJson = Annotated[bool, Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, quiet_option("Show no progress.")]
 
 
 def embed_command(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT, option_of
+from flatclr.cli.options import DATA, ELSEWHERE, HARDWARE, MEASUREMENT, OUTPUT, option_of, quiet_option
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.request import EvaluationRequest as Defaults
@@ -47,6 +47,14 @@ def eval_command(
     draws: Annotated[
         int, Option(help="How many subsets of labels the protocol semi draws.", rich_help_panel=MEASUREMENT)
     ] = Defaults.draws,
+    recipe: Annotated[
+        str,
+        Option(
+            help="How finetune, semi and transfer train: own, or paper, that of FlatNCE (Adam without a penalty, 100 "
+            "epochs, transfer data resized bicubically).",
+            rich_help_panel=MEASUREMENT,
+        ),
+    ] = Defaults.recipe,
     random_row: Annotated[
         bool, Option(help="Whether random weights are measured too.", rich_help_panel=MEASUREMENT)
     ] = Defaults.random_row,
@@ -117,12 +125,13 @@ def eval_command(
         bool,
         Option("--json", help="Print one JSON line per result instead of the display.", rich_help_panel=OUTPUT),
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print only where the results are.")] = False,
 ) -> None:
     """Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights."""
     from flatclr.cli.eval_display import EvaluationDisplay
 
     folder = Path(out) if out is not None else _home(encoder) / "evaluation"
-    with EvaluationDisplay(quiet=as_json) as display:
+    with EvaluationDisplay(quiet=as_json or quiet) as display:
         found = evaluate(
             encoder,
             data,
@@ -136,6 +145,7 @@ def eval_command(
             normalisation=_normalisation(mean, std),
             random_row=random_row,
             draws=draws,
+            recipe=recipe,
             seed=seed,
             device=device,
             cache=folder / "features" if cache else None,
@@ -145,6 +155,8 @@ def eval_command(
         )
     if as_json:
         _print_end(found, folder)
+    elif quiet:
+        print(folder / RESULTS)
     else:
         display.table(found, folder)
         if found.set_aside:

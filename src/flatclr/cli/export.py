@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flatclr.cli.options import OUTPUT
+from flatclr.cli.options import OUTPUT, quiet_option
 from flatclr.evaluation.features import weights_digest
 from flatclr.evaluation.opening import finished_run
 from flatclr.evaluation.results import markdown_table, read_results
@@ -36,6 +36,7 @@ def export_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print nothing.")] = False,
 ) -> None:
     """Take an encoder away, as an ONNX file or as a folder for the Hugging Face hub."""
     if onnx is None and folder is None:
@@ -56,4 +57,6 @@ def export_command(
         tables = [markdown_table(one) for one in found if one is not None and one.encoder_sha256 == digest]
         export_folder(loaded, folder, results="\n\n".join(tables))
         written["folder"] = folder
+    if quiet and not as_json:
+        return
     print(json.dumps(written) if as_json else "\n".join(f"{key}: {value}" for key, value in written.items()))

@@ -10,13 +10,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
-from flatclr.checks import require_count
+from flatclr.checks import require_count, require_number
 from flatclr.cli.options import BENCHMARK, DATA, ESTIMATE, OUTPUT
-from flatclr.mi import CRITICS, FAST, METHODS, MIEstimate, estimate
+from flatclr.mi import CRITICS, FAST, METHODS, Consistency, MIEstimate, Progress, check, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
+from flatclr.mi.estimator import BUDGET_SECONDS
 from flatclr.mi.inputs import FEWEST_ROWS
 from flatclr.mi.outcome import ASKED
 from flatclr.mi.tables import Variables, read_table
@@ -71,8 +73,32 @@ def mi_command(
         Option(help="Over how many folds to cross-fit; 1 evaluates on a fifth of the rows.", rich_help_panel=ESTIMATE),
     ] = 1,
     seed: Annotated[int, Option(help="The seed of splits, weights and batches.", rich_help_panel=ESTIMATE)] = 0,
+    budget: Annotated[
+        float,
+        Option(
+            metavar="SECONDS",
+            help="Seconds after which training ends and further tries are left out.",
+            rich_help_panel=ESTIMATE,
+        ),
+    ] = BUDGET_SECONDS,
+    steps: Annotated[
+        int | None,
+        Option(
+            help="End after these steps instead, as an earlier result says: the number is then the same.",
+            rich_help_panel=ESTIMATE,
+            show_default="none",
+        ),
+    ] = None,
     fast: Annotated[
         bool, Option("--fast", help="Train small networks for few steps.", rich_help_panel=ESTIMATE)
+    ] = False,
+    check_laws: Annotated[
+        bool,
+        Option(
+            "--check",
+            help="Try on the rows what holds of any information, and say how far the number can be trusted.",
+            rich_help_panel=ESTIMATE,
+        ),
     ] = False,
     benchmark: Annotated[
         bool,
@@ -149,13 +175,32 @@ def mi_command(
     _refuse_given({f"--{name}": value for name, value in of_benchmark.items()}, "go with --benchmark")
     if data is None:
         raise ValueError("a data file or --benchmark must be given, got neither; try flatclr mi table.csv --x a --y b.")
+    require_number("--budget", budget, above=0, advice="60 is the default.")
     columns = {name: _names(*(named or ())) for name, named in (("x", x), ("y", y), ("given", given))}
     table = read_table(data, columns, drop_missing=drop_missing)
     variables = table.values
     settings = FAST if fast else None
+    if check_laws:
+        refused: dict[str, object] = {
+            "--given": given,
+            "--critic": critic,
+            "--steps": steps,
+            "several methods": methods[1:] or None,
+        }
+        _refuse_given(refused, "not go with --check")
+        if folds > 1:
+            raise ValueError(f"--folds must be 1 with --check, got {folds}; leave one of them out.")
+        found = check(variables["x"], variables["y"], methods[0], seed=seed, settings=settings, budget_seconds=budget)
+        _show_check(found, table, as_json=as_json, quiet=quiet)
+        return
     results: dict[str, MIEstimate] = {}
-    with _progress(quiet=as_json or quiet or len(methods) == 1) as progress:
-        for name in progress.track(methods, description="methods"):
+    with _progress(quiet=as_json or quiet or not sys.stderr.isatty()) as bar:
+        task = bar.add_task("estimate", total=len(methods))
+        for name in methods:
+
+            def show(stands: Progress, name: str = name) -> None:
+                bar.update(task, description=_stage(name, stands))
+
             results[name] = estimate(
                 variables["x"],
                 variables["y"],
@@ -165,7 +210,11 @@ def mi_command(
                 folds=folds,
                 seed=seed,
                 settings=settings,
+                budget_seconds=budget,
+                steps=steps,
+                progress=show,
             )
+            bar.advance(task)
     if as_json:
         _print_lines({"asked": name, **result.to_dict()} for name, result in results.items())
     else:
@@ -187,6 +236,12 @@ def _run_benchmark(wanted: list[Any], out: Path, workers: int | None, as_json: b
         print(f"{there}; remove {out} to measure again.", file=sys.stderr)
 
 
+def _stage(method: str, stands: Progress) -> str:
+    """Say "auto: densities, best so far 0.812 nats"."""
+    best = "" if stands.best_nats is None else f", best so far {stands.best_nats:.3f} nats"
+    return f"{method}: {stands.stage}{best}"
+
+
 def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         print(json.dumps(row))
@@ -203,7 +258,7 @@ def _names(*texts: str) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
-def _progress(*, quiet: bool) -> Progress:
+def _progress(*, quiet: bool) -> Bar:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -211,7 +266,7 @@ def _progress(*, quiet: bool) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True, quiet=quiet), disable=quiet)
+    return Bar(*columns, console=Console(stderr=True, quiet=quiet), disable=quiet)
 
 
 def _show(results: dict[str, MIEstimate], table: Variables, *, detail: bool, quiet: bool) -> None:
@@ -227,6 +282,8 @@ def _show(results: dict[str, MIEstimate], table: Variables, *, detail: bool, qui
     for asked, result in results.items():
         if result.reason != ASKED:
             _say(console, f"{asked}: {result.reason}")
+        if result.kind != "lower" and result.lower_nats > 0:
+            _say(console, f"{asked}: certified: at least {result.lower_nats:.3f} nats (95 %).")
     if detail:
         console.print(_details(results))
         _say(
@@ -238,6 +295,23 @@ def _show(results: dict[str, MIEstimate], table: Variables, *, detail: bool, qui
         warned = [asked for asked, result in results.items() if warning in result.warnings]
         of = "" if len(warned) == len(results) else f" of {', '.join(warned)}"
         _say(console, f"warning{of}: {warning}", style="yellow")
+
+
+def _show_check(found: Consistency, table: Variables, *, as_json: bool, quiet: bool) -> None:
+    """The number, a line for each law, and how far to trust it."""
+    if as_json:
+        _print_lines([found.to_dict()])
+        return
+    console = Console()
+    _say(console, found.estimate.sentence(**table.names))
+    if not quiet:
+        shown = Table("law", "tried on", "expected", "found", "s.e.", "holds")
+        for test in found.tests:
+            expected = f"{'<= ' if test.at_most else ''}{test.expected_nats:.3f}"
+            holds = "yes" if test.kept else "no"
+            shown.add_row(test.law, test.what, expected, f"{test.found_nats:.3f}", f"{test.standard_error:.3f}", holds)
+        console.print(shown)
+    _say(console, found.sentence())
 
 
 def _say(console: Console, line: str, style: str | None = None) -> None:
@@ -253,10 +327,12 @@ def _details(results: dict[str, MIEstimate]) -> Table:
             "method": f"auto: {result.method}" if asked == "auto" and len(results) > 1 else result.method,
             "nats": f"{result.nats:.4f}",
             "standard error": f"{result.standard_error:.4f}",
+            "certified": f"{result.lower_nats:.4f}",
             "kind": result.kind,
             "ceiling": ceiling,
             "ln N": f"{result.limits.distribution_free_nats:.2f}",
             "NWJ variance": f"{result.limits.nwj_variance:.2g}",
+            "steps": str(result.steps),
         }
         for name, value in values.items():
             rows.setdefault(name, []).append(value)

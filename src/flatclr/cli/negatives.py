@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from torch import Tensor
 
 from flatclr.checks import require_count
-from flatclr.cli.options import DATA, ESTIMATE, OUTPUT
+from flatclr.cli.options import DATA, ESTIMATE, OUTPUT, quiet_option
 from flatclr.files import json_ready
 from flatclr.studies.latent_classes import class_prior
 from flatclr.studies.useful_negatives import (
@@ -51,6 +51,7 @@ def negatives_command(
         Option(help="Which part of the loss with many negatives counts as no difference.", rich_help_panel=ESTIMATE),
     ] = DEFAULT_WITHIN,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object instead.", rich_help_panel=OUTPUT)] = False,
+    quiet: Annotated[bool, quiet_option("Print the answer alone.")] = False,
 ) -> None:
     """Say how many negatives are useful, given the frequencies of your classes.
 
@@ -61,6 +62,9 @@ def negatives_command(
     if as_json:
         content = {"useful": found.useful, "rows": [asdict(row) for row in found.rows], "limit": asdict(found.limit)}
         print(json.dumps(json_ready(content)))
+        return
+    if quiet:
+        print(_answer(found))
         return
     _show(found)
 

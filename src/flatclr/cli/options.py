@@ -20,6 +20,11 @@ MEASUREMENT, ELSEWHERE, FOREIGN = "Measurement", "Weights from elsewhere", "Metr
 ESTIMATE, BENCHMARK = "Estimate", "Benchmark"
 
 
+def quiet_option(help: str) -> Any:
+    """--quiet, with what is left of the command's words."""
+    return typer.Option("--quiet", "-q", help=help, rich_help_panel=OUTPUT)
+
+
 def option_of(name: str, *flags: str) -> Any:
     """The option of a setting: its text as help, its group as panel, its default shown; None leaves it to the config.
 

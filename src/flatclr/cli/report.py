@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from flatclr.cli.eval_display import EvaluationDisplay
-from flatclr.cli.options import OUTPUT
+from flatclr.cli.options import OUTPUT, quiet_option
 from flatclr.report.page import write_comparison, write_report
 from flatclr.report.pictures import refresh_pictures
 from flatclr.report.reading import find_runs
@@ -48,19 +48,23 @@ def report_command(
             show_default="report.html in the folder they have in common",
         ),
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object instead.", rich_help_panel=OUTPUT)] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
+    quiet: Annotated[bool, quiet_option("Print nothing.")] = False,
 ) -> None:
     """Write a page about a run, or one that ranks and overlays several.
 
     Of one run: a verdict, evaluations, curves, pictures and settings, as report.html in its directory.
     """
     if len(runs) == 1 and (out is None and by is None) and RunDirectory.begun_in(runs[0]):
-        with EvaluationDisplay(quiet=as_json) as display:
+        with EvaluationDisplay(quiet=as_json or quiet) as display:
             note = refresh_pictures(runs[0], patient=True, progress=display.progressed) if pictures else ""
         path = write_report(runs[0], pictures_note=note)
     else:
         path = _several(runs, out, by)
-    print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
+    if as_json or not quiet:
+        print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
 
 
 def _several(given: list[Path], out: Path | None, by: str | None) -> Path:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flatclr.checks import require_one_of
-from flatclr.cli.options import OUTPUT, SETTINGS
+from flatclr.cli.options import OUTPUT, SETTINGS, quiet_option
 from flatclr.training.settings import GROUPS, Setting
 
 
@@ -24,6 +24,7 @@ def settings_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line per setting instead of text.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print the names alone.")] = False,
 ) -> None:
     """List every setting of a run with its default and what it means.
 
@@ -36,6 +37,9 @@ def settings_command(
     if as_json:
         for row in rows:
             print(json.dumps(asdict(row)))
+        return
+    if quiet:
+        print("\n".join(row.name for row in rows))
         return
     console = Console()
     for group in dict.fromkeys(row.group for row in rows):

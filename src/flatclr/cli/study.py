@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from flatclr.cli.options import HARDWARE, OUTPUT
+from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
 from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
 from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
@@ -58,6 +58,7 @@ def study_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON line per run and claim instead.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Print only where the page is.")] = False,
 ) -> None:
     """Run an experiment of the literature again and judge what it claims.
 
@@ -66,7 +67,7 @@ def study_command(
     if name == LIST:
         _list(as_json=as_json)
         return
-    with RunsDisplay(name, quiet=as_json) as display:
+    with RunsDisplay(name, quiet=as_json or quiet) as display:
         found = run(
             name,
             quick=quick,
@@ -75,11 +76,13 @@ def study_command(
             out=out,
             jobs=jobs,
             minutes=minutes,
-            options=dict(map(_parsed, setting or ())),
+            options=dict(map(parsed_setting, setting or ())),
             progress=print_progress if as_json else display.show,
         )
     if as_json:
         _print_result(found)
+    elif quiet:
+        print(f"page: {found.page}")
     else:
         _show(found, quick=quick)
     if found.failed:
@@ -89,16 +92,6 @@ def study_command(
         there = f"{len(found.found)} of {found.planned} runs are kept"
         print(f"flatclr: time is up, {there}; the same command goes on.", file=sys.stderr)
         raise typer.Exit(RESUME_ME)
-
-
-def _parsed(text: str) -> tuple[str, float | str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set must be NAME=VALUE, got {text!r}; flatclr study list shows the options.")
-    try:
-        return name.strip(), float(value)
-    except ValueError:
-        return name.strip(), value
 
 
 def _list(*, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from flatclr.checks import require_one_of
-from flatclr.cli.options import HARDWARE, OUTPUT, option_of, parsed_setting
+from flatclr.cli.options import HARDWARE, OUTPUT, option_of, parsed_setting, quiet_option
 from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
 from flatclr.report.page import write_comparison
 from flatclr.report.runs_view import Comparison, ranking, records_of, row_of
@@ -71,12 +71,13 @@ def sweep_command(
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON line per run, and one with the table.", rich_help_panel=OUTPUT)
     ] = False,
+    quiet: Annotated[bool, quiet_option("Show no progress; the table is printed.")] = False,
 ) -> None:
     """Train at every combination of some settings, and write the page and the table that rank the runs.
 
     A sweep that was stopped goes on where it was. Exit code 75: time was up, and the same command goes on.
     """
-    with RunsDisplay("sweep", quiet=as_json) as display:
+    with RunsDisplay("sweep", quiet=as_json or quiet) as display:
         found = sweep(
             _base(recipe, data, data_dir),
             _grid(settings),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flatclr.cli.doctor import tell
 from flatclr.cli.options import OUTPUT, SETTINGS, option_of, parsed_setting, settings_without_option
+from flatclr.data.halves import HALVES
 from flatclr.data.sources import Dataset
 from flatclr.doctor import examine
 from flatclr.report.page import write_report
@@ -58,10 +59,21 @@ def train_command(
     labels: Annotated[str | None, option_of("labels")] = None,
     image_size: Annotated[int | None, option_of("image_size")] = None,
     max_bad_images: Annotated[float | None, option_of("max_bad_images")] = None,
-    views_per_image: Annotated[int | None, option_of("views_per_image", "--views-per-image", "--views")] = None,
+    views_per_image: Annotated[
+        str | None,
+        Option(
+            "--views-per-image",
+            "--views",
+            metavar="NUMBER|halves",
+            help="How many views of each image a step compares; halves or halves:left-right: its halves as they are.",
+            rich_help_panel="Data",
+            show_default="2",
+        ),
+    ] = None,
     positives: Annotated[str | None, option_of("positives")] = None,
     view_size: Annotated[int | None, option_of("view_size")] = None,
     encoder: Annotated[str | None, option_of("encoder")] = None,
+    towers: Annotated[str | None, option_of("towers")] = None,
     init: Annotated[str | None, option_of("init")] = None,
     objective: Annotated[str | None, option_of("objective")] = None,
     ess_target: Annotated[
@@ -134,6 +146,8 @@ def train_command(
         return
     if ess_target is not None:
         given["ess_target"] = _targets(ess_target)
+    if views_per_image is not None:
+        given |= _views(given.pop("views_per_image"))
     given |= dict(parsed_setting(text) for text in setting or [])
     for one, other in (("temperature", "ess_target"), ("steps", "epochs")):
         if given.get(one) is not None and given.get(other) is not None:
@@ -224,6 +238,16 @@ def _number(flag: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{flag} must be a number, got {text!r}; say 10, or +5 with --resume.") from None
+
+
+def _views(text: str) -> dict[str, Any]:
+    """The setting that --views means: a number of drawn views, or which halves."""
+    word, colon, how = text.partition(":")
+    if word == "halves":
+        return {"halves": how if colon else HALVES[0]}
+    if not text.isdecimal():
+        raise ValueError(f"--views must be a whole number, or halves, got {text!r}; say 2, or halves:left-right.")
+    return {"views_per_image": int(text)}
 
 
 def _targets(text: str) -> float | list[list[float]]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flatclr.cli.options import OUTPUT
+from flatclr.cli.options import OUTPUT, quiet_option
 from flatclr.report.bundle import plotly_gzipped
 from flatclr.report.page import templates
 from flatclr.report.serving import LOCAL, Server
@@ -31,6 +31,7 @@ def watch_command(
         ),
     ] = LOCAL,
     as_json: Annotated[bool, Option("--json", help="Print the address as JSON.", rich_help_panel=OUTPUT)] = False,
+    quiet: Annotated[bool, quiet_option("Print the address alone.")] = False,
 ) -> None:
     """Serve the pages of a folder of runs, and keep them up to date while the runs go on.
 
@@ -44,7 +45,9 @@ def watch_command(
         with Server(folder, host=host, port=port) as server:
             runs = len(server.site.watched.records())
             told = f"watching {runs} {'run' if runs == 1 else 'runs'} of {folder}: {server.address}"
-            print(json.dumps({"address": server.address, "runs": runs}) if as_json else told, flush=True)
+            shown = json.dumps({"address": server.address, "runs": runs}) if as_json else told
+            print(server.address if quiet and not as_json else shown, flush=True)
             server.serve_forever()
     except KeyboardInterrupt:
-        print("flatclr: no longer watching.", file=sys.stderr)
+        if not quiet:
+            print("flatclr: no longer watching.", file=sys.stderr)

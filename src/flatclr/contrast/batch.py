@@ -44,7 +44,7 @@ class Batch:
         if not compiling and torch._C._are_functorch_transforms_active():
             refuse_transforms()
         if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
-            views = views[0].unbind()
+            views = _unstacked(views[0])
         if given:
             given = without_nothing(given)
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
@@ -164,6 +164,13 @@ def _brought(given: Given) -> tuple[int, ...]:
     hard = given.get("hard_negatives")
     per_sample = hard.shape[1] if isinstance(hard, Tensor) and hard.dim() == 3 else 0
     return *(int(given.get(name) is not None) for name in GIVEN_NAMES), per_sample
+
+
+def _unstacked(views_Vnd: Tensor) -> tuple[Tensor, ...]:
+    device = views_Vnd.device.type
+    if torch.is_autocast_enabled(device) and views_Vnd.dtype not in (torch.get_autocast_dtype(device), torch.float32):
+        return tuple(views_Vnd[v] for v in range(len(views_Vnd)))  # backward of unbind joins, as autocast here cannot
+    return views_Vnd.unbind()
 
 
 def _fit_together(views: tuple[Tensor, ...], negatives: Tensor | None) -> bool:

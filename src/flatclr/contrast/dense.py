@@ -15,9 +15,10 @@ from torch import Tensor
 
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
+from flatclr.contrast.kernels import Kernels, fused_kernels_run, kernels_of
+from flatclr.contrast.kernels.reductions import Ready
 from flatclr.contrast.numerics import (
     accumulation_type,
-    as_they_came,
     effective_share,
     gradient_before_sphere,
     keep_scale,
@@ -27,9 +28,8 @@ from flatclr.contrast.numerics import (
     to_sphere,
 )
 from flatclr.contrast.phi import Phi
-from flatclr.contrast.relation import Layout
 
-LARGEST_EXACT = 2**20  # scores up to which products are made in float32 whatever the embeddings' type
+LARGEST_EXACT = 2**33  # multiplications up to which a product is made in float32 whatever the embeddings' type
 SMALLEST_MIRRORED = 2**14  # scores; in a smaller tile the operations it takes cost more than they save
 LARGEST_BARE_SCORE = 32.0  # scores within +-32 can be exponentiated, squared and summed in float32 as they are
 
@@ -39,28 +39,27 @@ def logsumexp_kept(batch: Batch, scale: float | Tensor) -> tuple[Tensor, Tensor,
 
     The gap is an output of its own because most losses need nothing else.
     """
-    layout, normalize = batch.layout, batch.options.normalize
-    positive, logsumexp, gap, shares = _KeptTile.apply(
-        *batch.views, scale, layout, normalize, _as_they_came(batch), None
-    )
-    return positive, logsumexp, gap, partial(_ess, shares, layout.negatives)
+    positive, logsumexp, gap, shares = _KeptTile.apply(*batch.views, scale, batch, None)
+    return positive, logsumexp, gap, partial(_ess, shares, batch.layout.negatives)
 
 
 def mean_phi_kept(batch: Batch, scale: float | Tensor, phi: Phi) -> tuple[Tensor, Tensor]:
     """(positive, mean of phi over the negatives) of every anchor."""
-    layout, normalize = batch.layout, batch.options.normalize
-    positive, mean = _KeptTile.apply(*batch.views, scale, layout, normalize, _as_they_came(batch), phi)
+    positive, mean = _KeptTile.apply(*batch.views, scale, batch, phi)
     return positive, mean
 
 
-def _as_they_came(batch: Batch) -> bool:
-    """Whether embeddings are multiplied in their own type, and put on the sphere by their norms afterwards.
+def _kernels_of(batch: Batch) -> Kernels | None:
+    """What makes embeddings ready that are multiplied in their own type; None: products are exact.
 
-    A large tile of bfloat16 is: a product in float32 would take a GPU too long. float16 has too few exponents for pair
-    weights.
+    A large tile of wide bfloat16 rows is: a product in float32 would take a GPU too long. float16 has too few exponents
+    for pair weights.
     """
-    layout = batch.layout
-    return layout.anchors * layout.negatives > LARGEST_EXACT and batch.views[0].dtype == torch.bfloat16
+    layout, z = batch.layout, batch.views[0]
+    if z.dtype != torch.bfloat16 or layout.anchors * layout.negatives * z.shape[1] <= LARGEST_EXACT:
+        return None
+    with_triton = z.is_cuda and not torch.compiler.is_compiling() and fused_kernels_run(z.device)
+    return kernels_of("fused" if with_triton else "strips_torch")
 
 
 def _ess(shares: Tensor, negatives: int) -> Tensor:
@@ -74,29 +73,28 @@ class _KeptTile(torch.autograd.Function):
         z_a: Tensor,
         z_b: Tensor,
         scale: float | Tensor,
-        layout: Layout,
-        normalize: bool,
-        own_type: bool,
+        batch: Batch,
         phi: Phi | None,
     ) -> tuple[Tensor, ...]:
+        layout, normalize, kernels = batch.layout, batch.options.normalize, _kernels_of(batch)
         shape = layout.tile
         assert shape is not None
-        came, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
-        stack = came if came.dtype == precision else came.to(precision)
-        inverse_norms = factors = None
-        operand = came
-        if normalize:
-            rows = stack
-            stack, inverse_norms = to_sphere(rows)
-            if own_type:
-                operand, factors = as_they_came(rows, inverse_norms, came.dtype)
-        if not own_type:
+        inverse_norms = factors = positive = None
+        if kernels is None:
+            came, precision = torch.cat([z_a, z_b]), accumulation_type(z_a)
+            stack = came if came.dtype == precision else came.to(precision)
+            if normalize:
+                stack, inverse_norms = to_sphere(stack)
             operand = stack
-        scores = _scores(operand, factors, scale, shape)
-        if shape == "within" or own_type:
+        else:
+            ready = _ready(kernels, z_a, z_b, scale, batch)
+            stack, inverse_norms, positive = ready.rows, ready.inverse_norms, ready.positive
+            operand, factors = ready.operand.values, ready.operand.factors
+        scores = _scores(operand, None if factors is None else factors.unsqueeze(1), scale, shape)
+        if positive is None and shape == "within":
             view_a, view_b = stack.chunk(2)
             positive = (torch.linalg.vecdot(view_a, view_b) * scale).repeat(len(layout.groups))
-        else:
+        elif positive is None:
             # a copy: the tile is overwritten below
             positive = _positives(scores, shape).clone(memory_format=torch.contiguous_format).view(-1)
         # (i, j) and (j, i) are in the tile, and equal: in a large one that saves to read it by columns
@@ -120,9 +118,9 @@ class _KeptTile(torch.autograd.Function):
                 _same_sample(tile, shape).zero_()
             divisor = slopes.new_full((), layout.negatives)
             values = [phi_values.sum(-1).flatten() / divisor]
-        kept_operand = operand if own_type else None
-        ctx.save_for_backward(stack, inverse_norms, kept_operand, factors, slopes, divisor, *keep_scale(ctx, scale))
-        ctx.shape, ctx.mirrored, ctx.embedding_type = shape, mirrored, z_a.dtype
+        own = (None, None, None) if kernels is None else (operand, factors, positive)
+        ctx.save_for_backward(stack, inverse_norms, *own, slopes, divisor, *keep_scale(ctx, scale))
+        ctx.shape, ctx.mirrored, ctx.kernels, ctx.embedding_type = shape, mirrored, kernels, z_a.dtype
         ctx.set_materialize_grads(False)
         return positive, *values
 
@@ -131,31 +129,31 @@ class _KeptTile(torch.autograd.Function):
         ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None = None, *_: None
     ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
+        pull, sign = g_positive, 1.0  # sign * pull is what reached the positives
         if g_gap is not None:
+            if g_positive is None:
+                pull, sign = g_gap, -1.0
+            else:
+                pull = g_positive - g_gap
             g_value = g_gap if g_value is None else g_value + g_gap
-            g_positive = -g_gap if g_positive is None else g_positive - g_gap
         saved = ctx.saved_tensors
+        gradients = _KeptTile._gradients if ctx.kernels is None else _KeptTile._gradients_in_own_type
         with no_autocast(saved[0]):
-            return _KeptTile._gradients(ctx, saved, g_positive, g_value)
+            return gradients(ctx, saved, pull, sign, g_value)
 
     @staticmethod
     def _gradients(
-        ctx: Any, saved: tuple[Any, ...], g_positive: Tensor | None, g_value: Tensor | None
+        ctx: Any, saved: tuple[Any, ...], pull: Tensor | None, sign: float, g_value: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        stack, inverse_norms, operand, factors, slopes, divisor, *kept = saved
+        stack, inverse_norms, _, _, _, slopes, divisor, *kept = saved
         scale, shape = kept_scale(ctx, kept), ctx.shape
-        in_tile = shape != "within" and operand is None
-        g_in_tile = g_positive if in_tile else None
-        weights = _pair_weights(slopes, divisor, g_value, g_in_tile, shape, mirrored=ctx.mirrored)
-        # less the factor scale
-        if operand is None:
-            d_stack = _stack_gradient(weights, stack, None, shape)
-        else:
-            d_stack = _stack_gradient(weights, operand, factors, shape)
-        if g_positive is not None and not in_tile:
+        in_tile = pull if shape != "within" else None
+        weights = _pair_weights(slopes, divisor, g_value, in_tile, sign, shape, mirrored=ctx.mirrored)
+        d_stack = _stack_gradient(weights, stack, None, shape)  # less the factor scale
+        if pull is not None and in_tile is None:
             stack_VNd = stack.view(2, stack.shape[0] // 2, -1)
-            pull_N1 = g_positive.view(-1, stack.shape[0] // 2).sum(0).unsqueeze(1)
-            d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0))
+            pull_N1 = pull.view(-1, stack.shape[0] // 2).sum(0).unsqueeze(1)
+            d_stack.view_as(stack_VNd).addcmul_(pull_N1, stack_VNd.flip(0), value=sign)
         d_scale = None
         if ctx.needs_input_grad[2]:
             # both ends of every pair are in the stack, so <z, dz> counts each product twice
@@ -164,14 +162,48 @@ class _KeptTile(torch.autograd.Function):
             d_stack.mul_(scale)
         else:
             d_stack = gradient_before_sphere(d_stack, stack, inverse_norms * scale)
-        return (
-            *d_stack.to(ctx.embedding_type).chunk(2),
-            d_scale,
+        return *d_stack.to(ctx.embedding_type).chunk(2), d_scale, None, None  # rounded together, not view by view
+
+    @staticmethod
+    def _gradients_in_own_type(
+        ctx: Any, saved: tuple[Any, ...], pull: Tensor | None, sign: float, g_value: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        stack, inverse_norms, operand, factors, positive, slopes, divisor, *kept = saved
+        scale, d_stack, d_scale = kept_scale(ctx, kept), None, None
+        if g_value is not None:
+            weights = _pair_weights(slopes, divisor, g_value * scale, None, sign, ctx.shape, mirrored=ctx.mirrored)
+            factors = None if factors is None else factors.unsqueeze(1)
+            d_stack = _stack_gradient(weights, operand, factors, ctx.shape)
+        if ctx.needs_input_grad[2]:
+            d_scale = stack.new_zeros(()) if pull is None else sign * (pull @ positive)
+            if d_stack is not None:
+                d_scale += torch.vdot(stack.flatten(), d_stack.flatten()) / 2
+            d_scale /= scale
+        d_views = ctx.kernels.views_gradient(
+            d_stack,
+            pull,
+            stack,
+            inverse_norms,
+            scale,
+            views=2,
+            sign=sign,
+            factor=1.0,
+            dtype=ctx.embedding_type,
+        )
+        return *d_views, d_scale, None, None
+
+
+def _ready(kernels: Kernels, z_a: Tensor, z_b: Tensor, scale: float | Tensor, batch: Batch) -> Ready:
+    with torch.cuda.device_of(z_a):
+        return kernels.ready(
+            (z_a, z_b),
+            scale,
             None,
-            None,
-            None,
-            None,
-        )  # rounded together, not view by view
+            normalize=batch.options.normalize,
+            anchor_groups=len(batch.layout.groups),
+            with_moment=False,
+            with_ess=False,
+        )
 
 
 def _scores(operand: Tensor, factors: Tensor | None, scale: float | Tensor, shape: str) -> Tensor:
@@ -211,7 +243,14 @@ def _positives(tile: Tensor, shape: str) -> Tensor:
 
 
 def _pair_weights(
-    slopes: Tensor, divisor: Tensor, g_value: Tensor | None, g_positive: Tensor | None, shape: str, *, mirrored: bool
+    slopes: Tensor,
+    divisor: Tensor,
+    g_value: Tensor | None,
+    pull: Tensor | None,
+    sign: float,
+    shape: str,
+    *,
+    mirrored: bool,
 ) -> Tensor:
     """What every pair weighs, its two ends as anchors together; of "cross" one tile is left."""
     if g_value is None:
@@ -224,9 +263,9 @@ def _pair_weights(
             weights = slopes[0] * (per_anchor[0] + per_anchor[1].T)
         else:
             weights = slopes * (per_anchor + per_anchor.mT)
-    if g_positive is not None:
+    if pull is not None:
         positives = _positives(weights, shape)  # 0 so far: they are not negatives
-        positives.copy_(g_positive.view(2, -1).sum(0) if mirrored else g_positive.view_as(positives))
+        positives.add_(pull.view(2, -1).sum(0) if mirrored else pull.view_as(positives), alpha=sign)
     if mirrored or shape == "one_way":
         return weights
     return weights[0] + weights[1].T if shape == "cross" else weights + weights.mT

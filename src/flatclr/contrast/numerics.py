@@ -35,7 +35,7 @@ def accumulation_type(z: Tensor) -> torch.dtype:
 
 def no_autocast(z: Tensor) -> AbstractContextManager[Any]:
     # a cast to half precision inside would undo the float32 accumulation
-    if torch.is_autocast_enabled(z.device.type):
+    if torch._C._is_any_autocast_enabled():
         return torch.autocast(z.device.type, enabled=False)
     return _NOTHING
 

@@ -54,8 +54,8 @@ class PairSet(Batch):
         Returns:
             (positive score, log-sum-exp of the negatives, their gap), each [A], and a function that measures their ESS.
         """
-        found = route.logsumexp(self, inverse_temperature)
-        return found.positive, found.logsumexp, found.gap, found.measure_ess
+        found = route.stats_of(self, inverse_temperature)
+        return found.positive, found.negative_logsumexp, found.gap, found.measure_ess
 
     def mean_phi(self, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor]:
         """Mean of phi over the negatives of every anchor.

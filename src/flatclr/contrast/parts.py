@@ -230,7 +230,7 @@ def _stacked(stack: Tensor, to_rows: list[tuple[slice, Tensor]]) -> Tensor | Non
         return None
     (first_rows, first), *others = to_rows
     edges = [0, *(rows.stop for rows, _ in to_rows)]
-    follow = edges[-1] == len(stack) and [rows.start for rows, _ in to_rows] == edges[:-1]
+    follow = edges[-1] == stack.shape[0] and [rows.start for rows, _ in to_rows] == edges[:-1]
     if follow and len({gradient.shape[:-2] for _, gradient in to_rows}) == 1:
         return first if not others else torch.cat([gradient for _, gradient in to_rows], -2)
     if first_rows == slice(0, len(stack)):

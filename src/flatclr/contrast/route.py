@@ -9,9 +9,7 @@ drawn      the scores of drawn negatives alone; not to be asked for, it follows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +21,7 @@ from flatclr.contrast.kernels import TRITON_MODULES, fused_kernels_run, kernels_
 from flatclr.contrast.numerics import dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
+from flatclr.contrast.stats import ContrastStats, measured
 from flatclr.contrast.streamed import reduce_streamed
 
 LARGEST_DENSE = 2**20  # scores, one tile
@@ -30,40 +29,46 @@ LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused k
 WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
 
-class Reduced(NamedTuple):
-    """The log-sum-exp of a contrast, whichever way it was reduced."""
+def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats:
+    """The stats of a batch that is ready to be contrasted: what `Objective.loss` calls.
 
-    positive: Tensor  # [A]
-    logsumexp: Tensor  # [A]
-    gap: Tensor  # [A], logsumexp - positive
-    measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
-    route: str
-    negatives: int | Tensor  # per anchor
-    positives: Positives | None = None  # None: each anchor has one
-    counted: Tensor | None = None  # which anchors have negatives; None: all
+    Args:
+        pairs: a `PairSet`.
+        inverse_temperature: a number, a 0-dim tensor, or one value per anchor [A].
 
+    Returns:
+        Stats of all anchors.
 
-def logsumexp(batch: Batch, inverse_temperature: float | Tensor) -> Reduced:
-    """Positive score, log-sum-exp of the negatives and their gap of every anchor, and a way to ask for their ESS."""
-    scale = batch.scale(inverse_temperature)
-    plain = _is_plain(batch, scale)
-    route = route_of(batch, plain=plain)
+    >>> stats_of(flatclr.PairSet.of(torch.eye(4), torch.eye(4)), 2.0).negatives
+    6
+    """
+    scale = pairs.scale(inverse_temperature)
+    plain = _is_plain(pairs, scale)
+    route = route_of(pairs, plain=plain)
     if not plain:
-        return _related(batch, scale, route)
-    negatives = batch.layout.negatives
+        return _related(pairs, scale, route)
+    negatives = pairs.layout.negatives
     if route == "drawn":
-        assert batch.drawn_Ak is not None
-        scores_Ak, positive = candidate_scores(batch, scale, batch.drawn_Ak), positive_scores(batch, scale)
+        assert pairs.drawn_Ak is not None
+        scores_Ak, positive = candidate_scores(pairs, scale, pairs.drawn_Ak), positive_scores(pairs, scale)
         total = scores_Ak.logsumexp(1)
-        return Reduced(positive, total, total - positive, partial(dense_ess, scores_Ak, negatives), route, negatives)
-    with no_autocast(batch.views[0]):
+        return ContrastStats(
+            positive, total, total - positive, negatives, partial(dense_ess, scores_Ak, negatives), route
+        )
+    with no_autocast(pairs.views[0]):
         if route == "dense":
-            return Reduced(*dense.logsumexp_kept(batch, scale), route, negatives)
+            positive, total, gap, measure_ess = dense.logsumexp_kept(pairs, scale)
+            return ContrastStats(positive, total, gap, negatives, measure_ess)
         # Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together
-        with_ess = batch.options.with_ess or route not in TRITON_MODULES or batch.layout.ranks.size > 1
-        positive, total, gap, *ess = _streamed(batch, scale, route, None, with_ess=with_ess)
-    measure_ess = partial(measured, *ess) if ess else _LateEss(batch, scale, route).measure
-    return Reduced(positive, total, gap, measure_ess, route, negatives)
+        with_ess = pairs.options.with_ess or route not in TRITON_MODULES or pairs.layout.ranks.size > 1
+        positive, total, gap, *ess = _streamed(pairs, scale, route, None, with_ess=with_ess)
+    late_ess = partial(measured, *ess) if ess else _LateEss(pairs, scale, route).measure
+    return ContrastStats(positive, total, gap, negatives, late_ess, _public(route))
+
+
+def _public(route: str) -> str:
+    """As users call it."""
+    return route.removesuffix("_torch")
 
 
 def _streamed(
@@ -102,7 +107,7 @@ class _LateEss:
         return [x._version for x in tensors if isinstance(x, Tensor) and not x.is_inference()]
 
 
-def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
+def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
     """Of any relation."""
     positives = Positives(batch, scale, route)
     negatives = negatives_of(batch, scale, route, positives)
@@ -110,7 +115,17 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> Reduced:
     if counted is not None:
         positive = positive.masked_fill(~counted, torch.nan)
     total = negatives.logsumexp
-    return Reduced(positive, total, total - positive, negatives.ess, route, negatives.count, positives, counted)
+    return ContrastStats(
+        positive,
+        total,
+        total - positive,
+        negatives.count,
+        negatives.ess,
+        _public(route),
+        positives,
+        counted,
+        not batch.plain and batch.chosen,
+    )
 
 
 def mean_phi(batch: Batch, phi: Phi, inverse_temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -145,11 +160,6 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     cosine_A = (view_a * view_b).sum(1).repeat(len(batch.layout.groups))
     positive: Tensor = scale * cosine_A
     return positive
-
-
-def measured(ess: Tensor) -> Tensor:
-    """An ESS that is known already, for those who ask for it."""
-    return ess
 
 
 def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:

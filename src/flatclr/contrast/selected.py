@@ -164,21 +164,71 @@ class _Work:
 
 
 def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> PairSums:
+    layout, known = batch.layout, batch.known
+    stack, shift, by_label = torch.cat(batch.views), wanted.shift, None
+    if wanted.positives and route == "strips" and layout.ranks.size == 1:
+        assert known is not None
+        by_label = _ByLabel.of(known, layout)
+        known, stack = by_label.known, by_label.sort(stack)
+        shift = None if shift is None else by_label.sort(shift)
+        scale = by_label.sort(scale) if isinstance(scale, Tensor) and scale.dim() else scale
     work = _Work(
-        batch.layout,
+        layout,
         route,
-        batch.known,
+        known,
         wanted.phi,
         wanted.positives,
         batch.options.normalize,
         batch.options.shared_loss,
         wanted.highest_cosine,
     )
-    stack = torch.cat(batch.views)
-    value, other, count = work.kernels.run(
-        _SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, wanted.shift, work
-    )
+    found = work.kernels.run(_SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, shift, work)
+    value, other, count = found if by_label is None else map(by_label.back, found)
     return PairSums(value, other if wanted.phi is None else None, count)
+
+
+@dataclass(frozen=True)
+class _ByLabel:
+    """Samples in the order of their labels: kernels pass over the tiles between labels that are far apart."""
+
+    known: Known
+    order_N: Tensor
+    place_N: Tensor  # where each sample stands in that order
+
+    @classmethod
+    def of(cls, known: Known, layout: Layout) -> _ByLabel:
+        assert known.labels is not None
+        order_N = known.labels.argsort()
+        place_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(layout.samples, device=order_N.device))
+        ids = None if known.ids is None else known.ids[order_N]
+        return cls(replace(known, labels=known.labels[order_N], ids=ids), order_N, place_N)
+
+    def sort(self, x: Tensor) -> Tensor:
+        """Of all views' rows or all groups' anchors, [V N, ...]."""
+        return _taken(x, self.order_N, self.place_N)
+
+    def back(self, x: Tensor) -> Tensor:
+        return _taken(x, self.place_N, self.order_N)
+
+
+def _taken(x: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:
+    """x in this order, group by group."""
+    taken: Tensor = _Taken.apply(x, order_N, back_N)
+    return taken
+
+
+class _Taken(torch.autograd.Function):
+    """An index that names each row once is undone by another; autograd would add rows up one by one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:
+        ctx.save_for_backward(order_N, back_N)
+        return x.view(-1, order_N.shape[0], *x.shape[1:]).index_select(1, order_N).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        order_N, back_N = ctx.saved_tensors
+        return _taken(upstream, back_N, order_N), None, None
 
 
 class _SelectedPairs(torch.autograd.Function):

@@ -13,6 +13,7 @@ are, `draw_views` draws their parameters, `apply_views` and `gathered_views` mak
 torch.Size([4, 1, 28, 28])
 """
 
+from flatclr.data.halves import halved, split_in_halves
 from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.data.opening import DATASETS, dataset_from, fashion_mnist_small, open_dataset, token_ids
 from flatclr.data.positives import ClassPositives
@@ -63,10 +64,12 @@ __all__ = [
     "fashion_mnist_small",
     "gathered_views",
     "grayscale_views",
+    "halved",
     "no_augmentation",
     "open_dataset",
     "seeded_generator",
     "simclr_cifar_views",
+    "split_in_halves",
     "token_ids",
     "views_for",
 ]

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import zipfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flatclr.checks import require_dense
+from flatclr.data.unpacking import memory_bytes
 
 CHUNK = 1024
 MOST_CLASSES = 1_000_000
 LARGEST_EXACT = 2**53  # above it float64 has no fractions left, so that being whole says nothing
 
 
-def image_tensor(images: Any, *, image_size: int | None = None, name: str = "images") -> Tensor:
+def image_tensor(images: Any, *, image_size: int | None = None, name: str = "images", mode: str = "bilinear") -> Tensor:
     """uint8 [N, C, S, S] from an array [N, H, W], [N, H, W, C] or [N, C, H, W], uint8 or float in [0, 1].
+
+    Resized by a mode of `torch.nn.functional.interpolate` that can be antialiased.
 
     >>> image_tensor(torch.ones(2, 6, 4)).shape
     torch.Size([2, 1, 4, 4])
@@ -50,7 +50,7 @@ def image_tensor(images: Any, *, image_size: int | None = None, name: str = "ima
         chunk = square[start : start + CHUNK]
         levels = chunk.float() if chunk.dtype == torch.uint8 else _from_unit_range(chunk, start, name)
         if size != side:
-            levels = F.interpolate(levels, size=(size, size), mode="bilinear", antialias=True)
+            levels = F.interpolate(levels, size=(size, size), mode=mode, antialias=True)
         out[start : start + CHUNK] = levels.round().clamp(0, 255).to(torch.uint8)
     return out
 
@@ -82,6 +82,17 @@ def _channels_first(images: Tensor, name: str) -> Tensor:
     return images
 
 
+def height_and_width(images: Any) -> tuple[int, int]:
+    """Of what `image_tensor` takes.
+
+    >>> height_and_width(torch.ones(2, 6, 4)), height_and_width(torch.ones(2, 6, 4, 3))
+    ((6, 4), (6, 4))
+    """
+    shape = np.shape(images)
+    height, width = shape[1:3] if len(shape) == 3 or shape[3] in (1, 3) else shape[2:4]
+    return height, width
+
+
 def _how_to_convert(images: NDArray[Any]) -> str:
     """What integers these are, and what makes images of them; .astype('uint8') takes all modulo 256."""
     low, high = int(images.min()), int(images.max())
@@ -107,13 +118,6 @@ def require_room(shape_NCHW: tuple[int, int, int, int], name: str) -> None:
         )
 
 
-def memory_bytes() -> float:
-    """What is installed; infinite where the system does not say."""
-    if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
-        return math.inf
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _from_unit_range(images: Tensor, first: int, name: str) -> Tensor:
     """Levels from 0 to 255; `first` is the number of the first of these images."""
     low, high = images.min().item(), images.max().item()
@@ -133,40 +137,6 @@ def _first_not_finite(rows: Tensor, first: int) -> str:
         f"{kind} in image {first + row}, in {int(bad[row].sum())} of its {rows.shape[1]} values; "
         "mend or remove this image and its label."
     )
-
-
-def require_honest_arrays(path: Path) -> None:
-    """Refuse an .npy or .npz file whose headers claim more than it holds, or than memory holds; nothing else is read.
-
-    Raises:
-        ValueError: with what was found, for a message about the file.
-    """
-    with path.open("rb") as file:
-        if not zipfile.is_zipfile(file):
-            file.seek(0)
-            _require_claim(file, path.stat().st_size)
-            return
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if (total := sum(member.file_size for member in members)) > memory_bytes():
-            raise ValueError(f"arrays of {total / 2**30:,.0f} GiB, more than memory holds")
-        for member in members:
-            with archive.open(member) as stream:
-                _require_claim(stream, member.file_size)
-
-
-def _require_claim(stream: IO[bytes], size: int) -> None:
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if size == 0:
-        raise ValueError("an empty file")
-    if stream.read(6) != b"\x93NUMPY":
-        return  # whoever reads it says what it is
-    version = tuple(stream.read(2))
-    if version in readers:
-        shape, _, dtype = readers[version](stream)
-        claimed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
-        if claimed > there and not dtype.hasobject:
-            raise ValueError(f"a header that claims {claimed:,} bytes where {there:,} follow")
 
 
 def float_rows(value: Any, name: str) -> Tensor:

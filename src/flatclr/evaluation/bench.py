@@ -13,6 +13,7 @@ from flatclr.data.loading import seeded_generator
 from flatclr.data.named import Progress
 from flatclr.data.sources import ImageSource
 from flatclr.evaluation.features import FeatureCache, compute_features, feature_key
+from flatclr.evaluation.finetune import OWN
 from flatclr.evaluation.splits import Splits
 from flatclr.evaluation.subjects import Subject
 
@@ -36,6 +37,7 @@ class Bench:
     # of this evaluation, by identity of module and source, which live as long
     memo: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
     random: bool = False  # weights drawn anew, not trained
+    recipe: str = OWN  # of fine-tuning and transfer
 
     @property
     def test(self) -> ImageSource:
@@ -52,6 +54,10 @@ class Bench:
     def classes(self) -> int:
         """How many the training images have."""
         return len(self.data.train.classes)
+
+    def variant(self, name: str) -> str:
+        """Of a protocol that goes by the recipe: another recipe has rows of its own."""
+        return ", ".join(part for part in (name, "" if self.recipe == OWN else f"{self.recipe} recipe") if part)
 
     def elsewhere(self) -> Bench:
         """The same subject on the transfer data, brought to its size."""

@@ -17,6 +17,7 @@ from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset
 from flatclr.evaluation.bench import Bench
 from flatclr.evaluation.features import FeatureCache, compute_features, weights_digest
+from flatclr.evaluation.finetune import OWN
 from flatclr.evaluation.layers import find_layers
 from flatclr.evaluation.opening import head_of, is_by_name, open_named, open_subject
 from flatclr.evaluation.pairs import evaluate_pairs, is_paired
@@ -40,7 +41,8 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
         data: what `flatclr train --data` takes, or a `Dataset`; None: what the run was trained on, else the embedded
             images, unless the encoder's description names other data.
         protocol: one of `PROTOCOLS`, several, "auto" or "all". Both run those that fit the data, and list the others in
-            `skipped`; "auto" has transfer only with `transfer_data`. A run on pairs has retrieval and mi.
+            `skipped`; "auto" has transfer only with `transfer_data`. A run on pairs has retrieval and mi, of
+            halves of labelled images knn and linear too.
         layer: probe this submodule instead of the output; "all": every top-level part in turn. Layers of a run are
             those of its whole network, "encoder.NAME" and "head.NAME", as long as it has a checkpoint.
         transfer_data: of the protocol transfer; scikit-learn's digits unless given.
@@ -53,6 +55,8 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
         normalisation: of images in [0, 1], where the encoder brings none.
         random_row: measure random weights too.
         draws: how many label subsets semi draws.
+        recipe: how finetune, semi and transfer train: "own", or "paper", that of FlatNCE (Chen et al. 2021): Adam
+            without a penalty, 100 epochs, transfer data resized bicubically.
         seed: of splits, draws and random weights.
         device: where to measure; "auto" is CUDA where there is one. The module goes back to where it was.
         cache: folder for features; only encoders built by name are cached.
@@ -168,7 +172,9 @@ def _benches(request: EvaluationRequest, subject: Subject, data: Splits, device:
         named = DIGITS if request.transfer_data is None else request.transfer_data
         like = data.train
         return Splits.of(_open_data(named, request.data_dir)).adapted(
-            subject.channels or like.channels, subject.image_size or like.image_size
+            subject.channels or like.channels,
+            subject.image_size or like.image_size,
+            "bilinear" if request.recipe == OWN else "bicubic",
         )
 
     trained = Bench(
@@ -182,6 +188,7 @@ def _benches(request: EvaluationRequest, subject: Subject, data: Splits, device:
         draws=request.draws,
         transfer=transfer,
         progress=request.progress,
+        recipe=request.recipe,
     )
     fresh = subject.at_random(request.seed) if request.random_row else None
     return {TRAINED: trained} | ({} if fresh is None else {RANDOM: replace(trained, subject=fresh, random=True)})

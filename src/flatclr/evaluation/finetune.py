@@ -40,6 +40,21 @@ class Recipe:
         return max(self.fewest_steps, self.epochs * samples // self.batch_size)
 
 
+OWN, PAPER = "own", "paper"
+RECIPES = {
+    OWN: Recipe(),
+    # FlatNCE (Chen et al. 2021): Adam, no penalty, 100 epochs, from a new layer; its "5^-5" is read as 5e-5
+    PAPER: Recipe(
+        epochs=100,
+        fewest_steps=1,
+        learning_rate=5e-5,
+        weight_decay=0.0,  # which makes AdamW Adam
+        warmup_share=0.0,
+        starts_from_probe=False,
+    ),
+}
+
+
 class Classifier(nn.Module):
     """An encoder, the scaling of its first features, and a linear layer that starts as the linear probe's.
 

@@ -15,6 +15,7 @@ from torch import nn
 from flatclr.checks import require_count, require_one_of, require_seed
 from flatclr.data.named import Progress
 from flatclr.data.sources import Dataset
+from flatclr.evaluation.finetune import OWN, RECIPES
 from flatclr.evaluation.layers import is_output
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.results import Row
@@ -47,6 +48,7 @@ class EvaluationRequest:
     normalisation: Normalisation | None = None
     random_row: bool = True
     draws: int = 5
+    recipe: str = OWN
     seed: int = 0
     device: str | torch.device = "auto"
     cache: str | Path | None = None
@@ -60,6 +62,7 @@ class EvaluationRequest:
         if not self.protocols:
             raise ValueError("protocol must name at least one, got none; pass 'knn'.")
         require_count("draws", self.draws, advice="5 is the default.")
+        require_one_of("recipe", self.recipe, RECIPES)
         require_seed("seed", self.seed)
         if self.image_size is not None:
             require_count("image_size", self.image_size, advice="pass the side in pixels, or leave it out.")

@@ -80,9 +80,9 @@ class Splits:
         """Of both parts: a name alone does not say which images they are."""
         return hashlib.sha256(repr([self.fingerprint(part) for part in self.parts]).encode()).hexdigest()
 
-    def adapted(self, channels: int, image_size: int) -> Splits:
+    def adapted(self, channels: int, image_size: int, mode: str = "bilinear") -> Splits:
         """Resized and centre-cropped, in as many channels, as an encoder knows its images."""
-        parts = [AdaptedSource(part, channels, image_size) for part in self.parts]
+        parts = [AdaptedSource(part, channels, image_size, mode) for part in self.parts]
         return Splits(self.name, parts[0], parts[1] if len(parts) == 2 else None)
 
     def problem_with_labels(self) -> str | None:
@@ -139,6 +139,7 @@ class AdaptedSource:
     source: ImageSource
     channels: int
     image_size: int
+    mode: str = "bilinear"  # or "bicubic"
 
     @property
     def name(self) -> str:
@@ -166,7 +167,8 @@ class AdaptedSource:
             images = (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
         elif images.shape[1] == 1 and self.channels == 3:
             images = images.expand(-1, 3, -1, -1)
-        return image_tensor(images, image_size=self.image_size, name=self.name).contiguous()
+        return image_tensor(images, image_size=self.image_size, name=self.name, mode=self.mode).contiguous()
 
     def fingerprint(self) -> str:
-        return f"{self.source.fingerprint()}/{self.channels}/{self.image_size}"
+        mode = "" if self.mode == "bilinear" else f"/{self.mode}"
+        return f"{self.source.fingerprint()}/{self.channels}/{self.image_size}{mode}"

@@ -102,7 +102,7 @@ def run_classifier(x: Array, labels: Labels, split: Split, options: MethodOption
     with seeded(options.seed) as generator:
         learner = Classifier(scores[train], numbers[train], len(labels.counts), options.settings.hidden)
         held_out = (scores[validation], numbers[validation])
-        curve = fit(learner, (scores[train], numbers[train]), held_out, options.settings, generator)
+        curve = fit(learner, (scores[train], numbers[train]), held_out, options.settings, generator, options.budget)
     surprises = torch.from_numpy(labels.surprises)
     entropy_nats = float(surprises.mean())
 

@@ -15,9 +15,12 @@ import numpy as np
 from flatclr.mi.arrays import Array
 from flatclr.mi.gaussian import (
     QuadraticRatio,
+    canonical_correlations,
     correlation_of,
     gaussian_nats,
+    pairs_are_normal,
     plug_in_bias_nats,
+    regular,
     shrunk_correlation,
 )
 from flatclr.mi.margins import RankNormal
@@ -28,10 +31,13 @@ from flatclr.mi.student import (
     student_excess_nats,
     student_log_density,
     student_quantile,
+    student_score,
 )
 
 _WIDE = 0.05  # coordinates per row above which the critic's correlation matrix is shrunk
-_FEWEST_ROWS_PER_COLUMN = 4  # for anything but a shrunk Gaussian
+_FEWEST_ROWS_PER_COLUMN = 4  # for anything but a Gaussian
+_STRONG = 50.0  # times 1 / rows: unexplained variance below which the noise of ranks would be seen
+_SPARE_ROWS = 10  # beyond the columns, for a correlation matrix whose determinant can be corrected
 
 
 @dataclass(frozen=True)
@@ -47,11 +53,37 @@ class Copula:
     rows: int
     plug_in_nats: float  # information of the fitted copula, less what fitting its correlations adds on average
     plain_correlation: Array  # not shrunk, where there are rows enough: what the plug-in value is made of
+    determined: bool = True  # whether there are: without, the plug-in value says next to nothing
+    smoothing_nats: float = 0.0  # what smooth margins read beyond those of ranks, where dependence is strong
 
     def scores(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Coordinates in which the copula is elliptical, with standard normal margins."""
         x, y = self.spirals(x, y)
         return self.margins_x(x), self.margins_y(y)
+
+    @property
+    def dim_y(self) -> int:
+        return len(self.correlation) - self.dim_x
+
+    def draw(self, rows: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Rows of the fitted copula itself, as normal scores."""
+        z = rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(regular(self.correlation)).T
+        if math.isfinite(self.df):
+            z = student_score(z / np.sqrt(rng.chisquare(self.df, size=(rows, 1)) / self.df), self.df)
+        return z[:, : self.dim_x], z[:, self.dim_x :]
+
+    def fits(self, x: Array, y: Array) -> bool:
+        """Whether pairs of columns look as the family says.
+
+        Student rows are first made normal: divided by their length, which is given the quantiles of a normal row's.
+        """
+        z = np.hstack(self.scores(x, y))
+        if math.isinf(self.df):
+            return pairs_are_normal(z)
+        root = np.linalg.cholesky(regular(self.plain_correlation))
+        white = np.linalg.solve(root, student_quantile(z, self.df).T).T
+        lengths = np.linalg.norm(white, axis=1)
+        return pairs_are_normal(white * (_normal_lengths(lengths, z.shape[1]) / lengths)[:, None])
 
     @property
     def quadratic(self) -> QuadraticRatio:
@@ -97,19 +129,51 @@ FAMILIES: dict[str, Callable[[Array, Array], Copula]] = {
 def _fit(x: Array, y: Array, spirals: Spirals, choose_df: Callable[[Array], float]) -> Copula:
     dim_x, rows = x.shape[1], len(x)
     x, y = spirals(x, y)
-    margins_x, margins_y = RankNormal.fit(x), RankNormal.fit(y)
-    z = np.hstack([margins_x(x), margins_y(y)])
+    margins_x, margins_y, z = _margins(x, y, smooth=False)
+    smoothing_nats = 0.0
+    if 1 - canonical_correlations(correlation_of(z), dim_x)[0] ** 2 < _STRONG / rows:
+        by_ranks = gaussian_nats(correlation_of(z), dim_x)
+        margins_x, margins_y, z = _margins(x, y, smooth=True)
+        smoothing_nats = abs(gaussian_nats(correlation_of(z), dim_x) - by_ranks)
     df = choose_df(z) if rows > _FEWEST_ROWS_PER_COLUMN * z.shape[1] else math.inf
     plain = correlation_of(z) if math.isinf(df) else student_correlation(student_quantile(z, df), df)
     correlation = shrunk_correlation(z) if math.isinf(df) and z.shape[1] > _WIDE * rows else plain
-    if rows > 2 * z.shape[1]:
+    determined = rows >= z.shape[1] + _SPARE_ROWS
+    if determined:
         plug_in_nats = gaussian_nats(plain, dim_x) - plug_in_bias_nats(rows, dim_x, y.shape[1])
-    else:  # too few rows for the correction, and for a correlation matrix that is not shrunk
+    else:
         plain = correlation
         plug_in_nats = gaussian_nats(correlation, dim_x)
     if math.isfinite(df):
         plug_in_nats += student_excess_nats(dim_x, y.shape[1], df)
-    return Copula(spirals, margins_x, margins_y, correlation, dim_x, df, rows, max(plug_in_nats, 0.0), plain)
+    return Copula(
+        spirals,
+        margins_x,
+        margins_y,
+        correlation,
+        dim_x,
+        df,
+        rows,
+        plug_in_nats=max(plug_in_nats, 0.0),
+        plain_correlation=plain,
+        determined=determined,
+        smoothing_nats=smoothing_nats,
+    )
+
+
+def _normal_lengths(lengths: Array, dim: int) -> Array:
+    """The length that a standard normal row of the same rank has."""
+    from scipy.special import gammaincinv
+
+    ranks = np.argsort(np.argsort(lengths)) + 0.5
+    normal: Array = np.sqrt(2 * gammaincinv(dim / 2, ranks / len(lengths)))
+    return normal
+
+
+def _margins(x: Array, y: Array, *, smooth: bool) -> tuple[RankNormal, RankNormal, Array]:
+    """The maps of both variables to normal scores, and the scores side by side."""
+    of_x, of_y = RankNormal.fit(x, smooth=smooth), RankNormal.fit(y, smooth=smooth)
+    return of_x, of_y, np.hstack([of_x(x), of_y(y)])
 
 
 def _no_tails(z: Array) -> float:

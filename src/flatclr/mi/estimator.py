@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flatclr.checks import require_count, require_one_of
+from flatclr.checks import require_count, require_number, require_one_of
 from flatclr.mi.arrays import Array
+from flatclr.mi.budget import Budget, Progress
 from flatclr.mi.columns import inspect
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
 from flatclr.mi.inputs import as_rows, require_same_rows
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.methods import METHODS, REGISTRY, Method
+from flatclr.mi.noiseless import exact_relation
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, difference_error
 from flatclr.mi.result import MIEstimate
 
 _FEW_ROWS = 500
 _ROWS_PER_COLUMN = 20
 LARGEST_ROWS = 50_000
+BUDGET_SECONDS = 60.0
 FEWEST_ROWS_A_FOLD = 10
 
 
@@ -35,6 +40,9 @@ def estimate(
     k: int = 3,
     seed: int = 0,
     settings: FitSettings | None = None,
+    budget_seconds: float | None = BUDGET_SECONDS,
+    steps: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> MIEstimate:
     """Mutual information of the rows of x and y in nats, with its error, its kind and its limits.
 
@@ -48,9 +56,14 @@ def estimate(
         k: neighbours of the nearest-neighbour methods.
         seed: of splits, initial weights and batches.
         settings: how networks are trained; `flatclr.mi.FAST` for a quick look.
+        budget_seconds: after which training ends at its next check and further tries are left out; None: no limit.
+        steps: end there instead, whatever the clock says: with the `steps` of an earlier result and the same seed the
+            number is the same.
+        progress: is told the stage, the best held-out value so far and the seconds, as a `flatclr.mi.Progress`.
 
     Returns:
-        `MIEstimate`: nats, standard_error, kind, method, reason, ceiling_nats, limits, warnings and curve.
+        `MIEstimate`: nats, standard_error, lower_nats, kind, method, reason, runner_up, ceiling_nats, limits, warnings,
+        steps, more_time and curve.
 
     >>> x, y = flatclr.mi.tasks.gaussian_pairs(1, pairs=1, correlation=0.8).sample(2000, seed=0)
     >>> result = estimate(x, y, method="gaussian")
@@ -62,6 +75,7 @@ def estimate(
     require_one_of("method", method, METHODS)
     asked = REGISTRY[method]
     options = _checked_options(asked, critic=critic, folds=folds, k=k, seed=seed, settings=settings)
+    budget = _checked_budget(budget_seconds, steps, progress)
     x_rows, y_rows = as_rows("x", x), as_rows("y", y)
     if folds > 1 and len(x_rows) < FEWEST_ROWS_A_FOLD * folds:
         raise ValueError(
@@ -70,10 +84,19 @@ def estimate(
         )
     if given is None:
         require_same_rows(x=x_rows, y=y_rows)
-        return MIEstimate.of(*_run(asked, x_rows, y_rows, options))
+        return MIEstimate.of(*_run(asked, x_rows, y_rows, replace(options, budget=budget)), budget)
     z_rows = as_rows("given", given)
     require_same_rows(x=x_rows, y=y_rows, given=z_rows)
-    return _conditional(asked, x_rows, y_rows, z_rows, options)
+    return _conditional(asked, x_rows, y_rows, z_rows, options, budget)
+
+
+def _checked_budget(seconds: float | None, steps: int | None, progress: Callable[[Progress], None] | None) -> Budget:
+    if seconds is not None:
+        require_number("budget_seconds", seconds, above=0, advice="None lifts the limit.")
+    if steps is not None:
+        require_count("steps", steps, advice="pass those of an earlier result.")
+        seconds = None
+    return Budget(seconds, steps, progress)
 
 
 def _checked_options(
@@ -93,11 +116,14 @@ def _checked_options(
     return MethodOptions(critic=critic, folds=folds, k=k, seed=int(seed), settings=settings or FitSettings())
 
 
-def _conditional(asked: Method, x: Array, y: Array, z: Array, options: MethodOptions) -> MIEstimate:
-    """I(x; y | z) = I(x; [y, z]) - I(x; z), one method for both terms, so that its errors may cancel."""
-    whole, whole_warnings = _run(asked, x, np.hstack([y, z]), options)
-    part, part_warnings = _run(asked, x, z, options, again=whole.again)
-    both, alone = MIEstimate.of(whole, whole_warnings), MIEstimate.of(part, part_warnings)
+def _conditional(asked: Method, x: Array, y: Array, z: Array, options: MethodOptions, budget: Budget) -> MIEstimate:
+    """I(x; y | z) = I(x; [y, z]) - I(x; z), one method and as many steps for both terms, so that errors may cancel."""
+    if budget.seconds is not None:
+        budget.seconds /= 2  # the other half is for the other term
+    whole, whole_warnings = _run(asked, x, np.hstack([y, z]), replace(options, budget=budget))
+    same = Budget(steps=budget.steps_done, report=budget.report) if budget.ended else Budget(report=budget.report)
+    part, part_warnings = _run(asked, x, z, replace(options, budget=same), again=whole.again)
+    both, alone = MIEstimate.of(whole, whole_warnings, budget), MIEstimate.of(part, part_warnings)
     nats = both.nats - alone.nats
     return replace(
         both,
@@ -106,6 +132,7 @@ def _conditional(asked: Method, x: Array, y: Array, z: Array, options: MethodOpt
         kind="neither",
         limits=replace(both.limits, nats=nats),
         warnings=tuple(dict.fromkeys((*both.warnings, *alone.warnings))),
+        lower_nats=0.0,
         reason=f"I(x; [y, z]) = {both.nats:.3f} less I(x; z) = {alone.nats:.3f}, by {both.method}: {whole.reason}",
     )
 
@@ -119,8 +146,9 @@ def _run(
     warnings = [*x_seen.warnings, *y_seen.warnings]
     if 0 in (x.shape[1], y.shape[1]):
         return _nothing(asked, len(x)), tuple(warnings)
-    if _shared_column(x, y):
-        warnings.append("x and y have a column in common; their information is unlimited unless it is discrete.")
+    shared = exact_relation(x, y)
+    if shared:
+        warnings.append(f"x and y have {shared}; their information is infinite.")
     if len(x) < max(_FEW_ROWS, _ROWS_PER_COLUMN * (x.shape[1] + y.shape[1])):
         warnings.append(f"{len(x)} rows are few for {x.shape[1]} + {y.shape[1]} columns; expect a rough estimate.")
     if len(x) > LARGEST_ROWS and not asked.takes_all_rows:
@@ -128,7 +156,8 @@ def _run(
         drawn = np.random.default_rng(options.seed).choice(len(x), LARGEST_ROWS, replace=False)
         x, y = x[drawn], y[drawn]
     tied, discrete = x_seen.tied or y_seen.tied, x_seen.discrete or y_seen.discrete
-    return asked(x, y, replace(options, tied=tied, discrete=discrete), again=again), tuple(warnings)
+    found = asked(x, y, replace(options, tied=tied, discrete=discrete), again=again)
+    return replace(found, second_order=math.inf) if shared else found, tuple(warnings)
 
 
 def _nothing(asked: Method, rows: int) -> Outcome:
@@ -142,7 +171,3 @@ def _nothing(asked: Method, rows: int) -> Outcome:
         reason="a constant variable shares nothing.",
     )
     return replace(nothing, again=lambda x, y: nothing)
-
-
-def _shared_column(x: Array, y: Array) -> bool:
-    return any(bool((column == other).all()) for column in x.T for other in y.T)

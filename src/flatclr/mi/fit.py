@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_number
+from flatclr.mi.budget import Budget
 
 _LARGEST_CHECK = 4096  # rows: a check costs their square
 Curve = tuple[tuple[int, float], ...]  # (step, validation nats)
@@ -73,11 +74,14 @@ def fit(
     validation: tuple[Tensor, Tensor],
     settings: FitSettings,
     generator: torch.Generator,
+    budget: Budget | None = None,
 ) -> Curve:
     """Train, and leave the learner as it was when validation was best.
 
-    The untrained state takes part, so that an anchored critic cannot end below its anchor on validation.
+    The untrained state takes part, so that an anchored critic cannot end below its anchor on validation. The budget may
+    end the training at any check.
     """
+    budget = budget or Budget()
     method: Learner = learner  # type: ignore[assignment]
     x, y = train
     validation = (validation[0][:_LARGEST_CHECK], validation[1][:_LARGEST_CHECK])
@@ -97,7 +101,8 @@ def fit(
             idle += 1
             if value > best:
                 best, best_state, idle = value, copy.deepcopy(learner.state_dict()), 0
-            if idle > settings.patience or step == settings.steps:
+            done = step - curve[-2][0] if len(curve) > 1 else 0
+            if idle > settings.patience or step == settings.steps or budget.over(after=done):
                 break
         if used + batch > len(x):
             order, used = torch.randperm(len(x), generator=generator), 0

@@ -62,6 +62,7 @@ def cross_fitted(once: Callable[[Split], Outcome], rows: int, options: MethodOpt
         influence=np.concatenate([o.influence - o.influence.mean() for o in outcomes]),
         negative_pairs=sum(o.negative_pairs for o in outcomes),
         kind=outcomes[0].kind,
+        second_order=float(np.mean([o.second_order for o in outcomes])),
         ceiling_nats=min(o.ceiling_nats for o in outcomes),
         curve=outcomes[0].curve,
         warnings=tuple(dict.fromkeys(w for o in outcomes for w in o.warnings)),
@@ -91,4 +92,4 @@ def train_critic(
     learner = estimator(critic, dim_x, dim_y, options.settings.hidden)
     if critic.caps_negatives:
         learner.batch_size = min(learner.batch_size, _CAPPED_BATCH)
-    return learner, fit(learner, parts.train, parts.validation, options.settings, generator)
+    return learner, fit(learner, parts.train, parts.validation, options.settings, generator, options.budget)

@@ -10,9 +10,12 @@ from typing import Literal
 from torch import Tensor
 
 from flatclr.mi.arrays import Array
+from flatclr.mi.budget import Budget
 from flatclr.mi.fit import Curve, FitSettings
 
 Kind = Literal["lower", "upper", "neither"]
+_ONE_SIDED = 1.644854  # 95 % quantile of the normal distribution
+_INTERACTION = 1.3  # the spread of a difference of neighbour terms over that of independent rows
 ASKED = "asked for."  # the reason of a method that was not chosen by another
 
 
@@ -28,6 +31,7 @@ class MethodOptions:
         settings: how networks are trained.
         tied: whether a column has many equal values, as rounded ones have.
         discrete: whether it has more of them than rounding makes.
+        budget: how long all of it may take.
 
     >>> MethodOptions(folds=5).k
     3
@@ -40,6 +44,16 @@ class MethodOptions:
     settings: FitSettings = field(default_factory=FitSettings)
     tied: bool = False  # a column has many equal values, as rounded ones have
     discrete: bool = False  # and more of them than rounding makes
+    budget: Budget = field(default_factory=Budget)
+
+
+def certified(nats: float, standard_error: float) -> float:
+    """What a bound of this value and error is above with 95 %, and 0 at least.
+
+    >>> round(certified(1.0, 0.1), 3), certified(0.1, 0.1)
+    (0.836, 0.0)
+    """
+    return max(nats - _ONE_SIDED * standard_error, 0.0) if math.isfinite(standard_error) else 0.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,8 @@ class Outcome:
         method: what gave the value; None: the method itself.
         reason: why that one.
         again: what was run in the end; None: the method itself.
+        lower_nats: a lower bound that holds with 95 %; None: what the value's own kind and error certify.
+        runner_up: what came second, with its value.
 
     >>> import numpy as np
     >>> Outcome(0.5, rows=100, influence=np.array([-1.0, 1.0]), negative_pairs=9900).standard_error
@@ -99,6 +115,14 @@ class Outcome:
     method: str | None = None  # what gave the value; None: the method itself
     reason: str = ASKED
     again: Again | None = None  # what was run in the end; None: the method itself
+    lower_nats: float | None = None  # holds with 95 %; None: what the value's own kind and error certify
+    runner_up: str = ""  # what came second, with its value
+
+    @property
+    def certified_nats(self) -> float:
+        """The largest lower bound that holds with 95 %; information is never negative, so neither is this."""
+        own = certified(self.nats, self.standard_error) if self.kind == "lower" else 0.0
+        return own if self.lower_nats is None else max(self.lower_nats, 0.0)
 
     @property
     def standard_error(self) -> float:
@@ -116,14 +140,16 @@ def difference_error(whole: Outcome, part: Outcome) -> float:
     """Standard error of whole - part, both of the same rows, one's variables among the other's.
 
     Row by row, as what two terms share cancels. The second orders belong to chi-squares of which the part's is
-    contained in the whole's: their difference is again one. Where rows interact, the error is that of independent
-    terms, which is on the safe side.
+    contained in the whole's: their difference is again one. Where rows interact, the spread of the rows' differences
+    says too little, by a factor that was measured: 1.28 at 400 rows, 1.4 +- 0.2 at 2,000.
     """
-    if whole.rows_interact:
-        return math.hypot(whole.standard_error, part.standard_error)
+    if not (math.isfinite(whole.second_order) and math.isfinite(part.second_order)):
+        return math.inf
     remaining = max(whole.second_order**2 - part.second_order**2, 0.0)
-    influence = whole.influence - part.influence if len(part.influence) else whole.influence
-    return replace(whole, influence=influence, second_order=math.sqrt(remaining)).standard_error
+    terms = len(whole.influence) == len(part.influence)  # none, or fewer, where a value is certain or rows are alone
+    influence = whole.influence - part.influence if terms else whole.influence
+    inflated = influence * _INTERACTION if whole.rows_interact else influence
+    return replace(whole, influence=inflated, second_order=math.sqrt(remaining)).standard_error
 
 
 def outcome_of(

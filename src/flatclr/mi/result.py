@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from flatclr.mi.budget import Budget
 from flatclr.mi.limits import Limits
 from flatclr.mi.outcome import Outcome
 
@@ -30,6 +31,11 @@ class MIEstimate:
         curve: (step, validation nats) of what was trained.
         reason: why this method.
         limits: what no method can pass on so many rows, see `flatclr.mi.limits`.
+        lower_nats: the largest lower bound that these rows certify, with 95 %; 0 where none is. `nats` is the best
+            estimate and may be far above it: an InfoNCE bound cannot pass the logarithm of the rows it is read from.
+        runner_up: what came second, with its value; empty where nothing was chosen.
+        steps: after which the estimate ended; the same seed and `steps=` give the same number whatever the clock says.
+        more_time: what a larger budget would do; empty where nothing was left undone.
 
     >>> x, y = flatclr.mi.tasks.gaussian_pairs(1, pairs=1).sample(500, seed=0)
     >>> result = flatclr.mi.estimate(x, y, "ksg")
@@ -46,9 +52,13 @@ class MIEstimate:
     curve: tuple[tuple[int, float], ...]
     reason: str
     limits: Limits
+    lower_nats: float = 0.0
+    runner_up: str = ""
+    steps: int = 0
+    more_time: str = ""
 
     @classmethod
-    def of(cls, outcome: Outcome, warnings: tuple[str, ...]) -> MIEstimate:
+    def of(cls, outcome: Outcome, warnings: tuple[str, ...], budget: Budget | None = None) -> MIEstimate:
         """The outcome of a method, with warnings about its rows before its own and those of the limits."""
         assert outcome.kind is not None
         assert outcome.method is not None
@@ -59,6 +69,10 @@ class MIEstimate:
             outcome.negative_pairs,
             ceiling_hides=outcome.ceiling_hides,
         )
+        budget = budget or Budget()
+        more_time = ", ".join(budget.undone)
+        if more_time:
+            warnings = (*warnings, f"the budget ended first; more time would {more_time}.")
         kind = outcome.kind
         if kind == "lower" and outcome.nats > limits.distribution_free_nats:
             kind = "neither"
@@ -74,6 +88,10 @@ class MIEstimate:
             curve=outcome.curve,
             reason=outcome.reason,
             limits=limits,
+            lower_nats=outcome.certified_nats,
+            runner_up=outcome.runner_up,
+            steps=budget.steps_done,
+            more_time=more_time,
         )
 
     def sentence(self, x: str = "x", y: str = "y", given: str = "") -> str:
@@ -88,14 +106,14 @@ class MIEstimate:
         what = f"I({x}; {y} | {given})" if given else f"I({x}; {y})"
         kind = {"lower": ", a lower bound", "upper": ", an upper bound"}.get(self.kind, "")
         if not math.isfinite(self.standard_error):
-            return f"{what} = {self.nats:.3f} nats{kind}"
+            return f"{what} >= {self.lower_nats:.3f} nats (95 %), without an upper limit; {self.nats:.3f} is a guess"
         return f"{what} = {self.nats:.3f} +- {NORMAL * self.standard_error:.3f} nats (95 %){kind}"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row: the number, its error, its ceiling, what kind of bound it is and the method."""
+        """One row: the number, its error, what is certified, its ceiling, its kind, the method and what came second."""
         import pandas as pd
 
-        names = ("nats", "standard_error", "ceiling_nats", "kind", "method", "reason")
+        names = ("nats", "standard_error", "lower_nats", "ceiling_nats", "kind", "method", "reason", "runner_up")
         return pd.DataFrame([{name: getattr(self, name) for name in names}])
 
     def _repr_html_(self) -> str:
@@ -113,7 +131,8 @@ class MIEstimate:
             "mi_bound_nats": self.limits.mi_bound_nats,
             "nwj_variance": _finite_or_none(self.limits.nwj_variance),
         }
-        plain["ceiling_nats"] = _finite_or_none(self.ceiling_nats)
+        for name in ("ceiling_nats", "standard_error"):
+            plain[name] = _finite_or_none(getattr(self, name))
         return plain
 
 

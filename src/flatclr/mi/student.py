@@ -50,6 +50,13 @@ def student_quantile(z: Array, df: float) -> Array:
     return out
 
 
+def student_score(t: Array, df: float) -> Array:
+    """Normal scores of Student quantiles, the inverse of `student_quantile`."""
+    scores, quantiles = _quantile_table(df)
+    out: Array = np.interp(t, quantiles, scores)
+    return out
+
+
 @lru_cache(maxsize=64)
 def _quantile_table(df: float) -> tuple[Array, Array]:
     from scipy.special import ndtr, stdtrit

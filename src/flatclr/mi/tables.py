@@ -11,8 +11,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from flatclr.data.arrays import require_honest_arrays
 from flatclr.data.decoding import reason_of
+from flatclr.data.unpacking import require_honest_arrays, require_no_bomb
 from flatclr.extras import needed
 from flatclr.mi.arrays import Array
 from flatclr.mi.inputs import as_rows
@@ -147,10 +147,12 @@ def _read_frame(path: Path) -> Any:
     import pandas as pd
 
     kind = path.suffix.lower().lstrip(".")
-    if kind != "csv":
-        needed("pyarrow", by=path.name)
     try:
-        return pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
+        if kind == "csv":
+            return pd.read_csv(path)
+        metadata = needed("pyarrow.parquet", by=path.name).read_metadata(path)
+        require_no_bomb(8 * metadata.num_rows * metadata.num_columns, packed=path.stat().st_size)
+        return pd.read_parquet(path)
     except (ValueError, OSError, NotImplementedError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path.name} must be a {kind} table, got what is none ({said}); write it again.") from error

@@ -29,6 +29,7 @@ from flatclr.models.network import Normalisation
 STEMS = ("auto", "cifar", "imagenet")
 STEM_OF_KERNEL: dict[tuple[int, ...], str] = {(3, 3): "cifar", (7, 7): "imagenet"}  # by the first convolution
 TEXT_ENCODER = "bigru"
+BOUND_TO_SQUARES = ("mlp", "realnvp")  # which take rows of numbers instead of other images
 NORMS = ("batch", "group", "none")
 LARGEST_CIFAR_IMAGE = 64  # stem="auto": the ImageNet stem would leave a 64 px image 2 x 2 features at the end
 CHANNELS_PER_GROUP = 16  # of the settings of Wu & He 2018, the one that suits narrow layers

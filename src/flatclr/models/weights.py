@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from flatclr.data.unpacking import require_no_zip_bomb
 from flatclr.models.encoders import STEM_OF_KERNEL, AdaptedEncoder, Encoder, ResNet, build_encoder
 from flatclr.models.network import unwrapped
 
@@ -163,6 +165,10 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         raise FileNotFoundError(f"weights must be a file, got {path}, which is none; check the path.")
     if path.suffix == ".safetensors":
         return parse_safetensors(path.read_bytes(), path)
+    try:
+        require_no_zip_bomb(path)
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} must hold tensors, got {error}; save it again with torch.save.") from None
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load fails in many ways, and its message is a page

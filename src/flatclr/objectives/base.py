@@ -255,12 +255,15 @@ class Objective(nn.Module):
             loss, stats = self.loss(pairs, inverse_temperature)
         else:
             loss, stats = self.loss_of_samples(pairs, inverse_temperature, index)
-        if stats is None and (need_stats or (control is not None and self.training)):
+        noting = control is not None and self.training and torch.is_grad_enabled()
+        if stats is None and (need_stats or noting):
             with torch.no_grad():
                 stats = stats_of(pairs, inverse_temperature)
-        if control is not None and self.training:
+        if control is not None and noting:
             assert stats is not None
-            control.observe(stats.ess if control.per_anchor else stats.mean(stats.ess), inverse_temperature)
+            control.note(stats.ess if control.per_anchor else stats.mean(stats.ess), inverse_temperature)
+            if not loss.requires_grad:
+                control.advance()  # nothing learns from this call, so no optimizer's step will follow it
             if isinstance(stats.negatives, Tensor) and stats.negatives.device.type == "cpu":
                 control.warn_of_few_negatives(stats.mean(1 / stats.negatives.clamp_min(1)))
         return loss, stats

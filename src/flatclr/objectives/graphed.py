@@ -1,8 +1,8 @@
 """A loss that captures itself: forward and backward as two CUDA graphs, replayed at every call of the same shape.
 
 A small loss waits for launches. Its two graphs are one launch each; besides them a call copies its inputs to where the
-graphs read them and its results to where nothing overwrites them. An `EssControl` steps inside the forward graph, so
-that values equal those of eager calls bit by bit.
+graphs read them and its results to where nothing overwrites them. An `EssControl` notes its ESS inside the forward
+graph, so that values equal those of eager calls bit by bit.
 
 The graphs of a shape share their memory from call to call: a loss that still waits for its backward pass keeps them
 busy, and another call runs eagerly meanwhile.
@@ -23,6 +23,7 @@ from flatclr import distributed
 from flatclr.capture import WaitsForDeviceError, first_line, first_of, without_waiting
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast import Options
+from flatclr.objectives.ess_control import EssControl
 
 MOST_SHAPES = 8
 WARMUP_CALLS = 3
@@ -155,6 +156,7 @@ class CapturedCall:
     gradients: tuple[Tensor | None, ...] = ()
     graphs: list[Replayable] = field(default_factory=list)  # forward, then backward if there is one
     waiting: weakref.ref[_Token] | None = None
+    noting: list[EssControl] = field(default_factory=list)  # controllers that a replay lets wait for a step
 
     @classmethod
     def of(cls, module: nn.Module, inputs: Inputs, evaluate: Evaluate) -> CapturedCall:
@@ -172,6 +174,7 @@ class CapturedCall:
         call.graphs.append(captured(call._forward, pool))
         if call.differentiable:
             call.graphs.append(captured(call._backward, pool))
+            call.noting = [part for part in module.modules() if isinstance(part, EssControl) and module.training]
         return call
 
     @property
@@ -185,6 +188,8 @@ class CapturedCall:
     def replayed(self, inputs: Inputs) -> Tensor:
         """The loss of these inputs."""
         loss: Tensor = _Replayed.apply(self, *inputs.values(), *self.parameters)
+        for control in self.noting:
+            control.count_call()
         return loss
 
     def _both(self) -> None:

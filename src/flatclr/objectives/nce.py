@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from flatclr.checks import require_one_of
@@ -61,8 +62,9 @@ def flat_nce(stats: ContrastStats, *, value: str = "nats", keep_positive: bool =
 
     Reference: Chen et al. 2021.
     """
-    contrast = stats.info_nce if keep_positive else stats.gap
-    return with_gradient_of(contrast, stats, value)
+    if keep_positive and value == "nats":
+        return stats.info_nce  # value and gradient
+    return with_gradient_of(stats.info_nce if keep_positive else stats.gap, stats, value)
 
 
 def holder_flat_nce(
@@ -116,9 +118,14 @@ def _log_mean(stats: ContrastStats) -> Tensor:
 
 def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tensor:
     """The value of the InfoNCE loss, or the constant 1, with the gradient of `contrast`."""
-    no_value = contrast - contrast.detach()
+    held = contrast.detach()
+    no_value = contrast - held
     if value != "paper":
-        return stats.info_nce.detach() + no_value
+        if contrast is stats.gap and stats.each_positive is None:
+            return F.softplus(held, threshold=40) + no_value
+        with torch.no_grad():  # of labels another pass over the pairs, which nothing is to be kept of
+            in_nats = stats.info_nce
+        return in_nats + no_value
     # a selected negative need not be the one that is NaN, and a constant would not show it
     return no_value.exp().masked_fill(stats.gap.detach().isnan(), torch.nan)
 
@@ -147,8 +154,9 @@ class InfoNCE(CriticObjective):
     """
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
-        stats = self.stats(pairs, inverse_temperature)
-        return self.towards(stats.mean(info_nce(stats)), stats), stats
+        stats = stats_of(pairs, inverse_temperature) if self.critic is None else self.stats(pairs, inverse_temperature)
+        loss = stats.mean(info_nce(stats))
+        return loss if self.stop_at_nats is None else self.towards(loss, stats), stats
 
 
 @register("flatnce", Traits("FlatNCE: small batches learn like large ones", bounded_scores=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -180,5 +179,5 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def threads_for(jobs: int) -> int:
-    """Of each of so many runs at once."""
-    return max(1, (os.cpu_count() or 1) // jobs)
+    """Of each of so many runs at once, of those that this process may use (OMP_NUM_THREADS, its cores)."""
+    return max(1, torch.get_num_threads() // jobs)

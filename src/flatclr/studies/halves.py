@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatclr.data import ResidentImages, seeded_generator
+from flatclr.data import ResidentImages, seeded_generator, split_in_halves
 from flatclr.evaluation.features import frozen
 from flatclr.evaluation.linear import fit_probe
 from flatclr.models.encoders import build_encoder
@@ -50,8 +50,7 @@ def _halved(source: object, device: torch.device) -> Halves:
     assert isinstance(source, ResidentImages)
     assert source.labels is not None
     images = source.images.to(device).float() / 255 - 0.5
-    middle = images.shape[2] // 2
-    return Halves(images[:, :, :middle], images[:, :, middle : 2 * middle], source.labels.to(device))
+    return Halves(*split_in_halves(images), source.labels.to(device))
 
 
 def mlp(inputs: int, features: int, *, width: int) -> nn.Sequential:

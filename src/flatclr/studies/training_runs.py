@@ -12,6 +12,7 @@ import torch
 from flatclr.data import DATASETS, Dataset, ResidentImages, open_dataset, seeded_generator
 from flatclr.data.opening.known import data_folders
 from flatclr.evaluation.evaluator import evaluate
+from flatclr.evaluation.finetune import OWN
 from flatclr.runs import RunDirectory, training_minutes
 from flatclr.studies.study import Job, Numbers, Run
 from flatclr.training.config import TrainConfig
@@ -62,6 +63,7 @@ def training_run(
     protocols: Sequence[str] = ("knn", "linear"),
     held_out: bool = False,
     transfer: str | None = None,
+    evaluation_recipe: str = OWN,
 ) -> Run:
     """A run of `flatclr.train` with the accuracies of these protocols at its end.
 
@@ -75,6 +77,7 @@ def training_run(
         protocols: of `flatclr eval`.
         held_out: whether it trains without, and is measured on, a part of the training images.
         transfer: data of the protocol transfer.
+        evaluation_recipe: of `flatclr eval --recipe`.
     """
     given = dict(config)
     if quick:
@@ -91,6 +94,8 @@ def training_run(
         "transfer": transfer,
         "quick": quick,
     }
+    if evaluation_recipe != OWN:
+        settings["evaluation_recipe"] = evaluation_recipe
     return Run(arm, seed, measure, settings)
 
 
@@ -113,6 +118,7 @@ def measure(job: Job) -> Numbers:
         transfer_data=settings["transfer"] and located(settings["transfer"]),
         device=job.device,
         draws=2,
+        recipe=settings.get("evaluation_recipe", OWN),
     )
     scores = {
         row.protocol if not row.variant else f"{row.protocol}, {row.variant}": row.best.value for row in found.rows

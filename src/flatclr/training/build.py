@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from flatclr.checks import checked_device
-from flatclr.data.arrays import memory_bytes
+from flatclr.data.halves import halved
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
 from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
+from flatclr.data.unpacking import memory_bytes
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.evaluation.features import frozen
 from flatclr.models.cost import multiply_adds
@@ -38,6 +39,7 @@ from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep
+from flatclr.training.supervised import class_labels
 from flatclr.training.validation import GivenValidation, ImageValidation, PairValidation, Validation
 from flatclr.training.view_groups import FEWEST_VIEWS, ViewPlan, sized, views_in
 
@@ -106,6 +108,11 @@ class Parts:
     validation: Validation
     schedule: Schedule
     notes: tuple[str, ...] = ()
+
+    @property
+    def embedding(self) -> int:
+        """The dimension of an embedding; that of the logits where classes are learned."""
+        return self.train_step.bare_network.last_layer.out_features
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -186,8 +193,14 @@ def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | N
     )
     train = trainable(opened.train, config, progress)
     test = None if opened.test is None else trainable(opened.test, config, progress)
+    ready = replace(opened, train=train, test=test)
+    if config.halves is not None:
+        pairs = halved(ready, config.halves)
+        sides = [part and trainable(part, config) for part in (pairs.train, pairs.test)]
+        assert sides[0] is not None
+        ready = replace(pairs, train=sides[0], test=sides[1])
     skipped = tuple(skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ()))
-    return TrainingData(replace(opened, train=train, test=test), opened.train, skipped)
+    return TrainingData(ready, opened.train, skipped)
 
 
 def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: torch.device) -> Loader:
@@ -227,6 +240,8 @@ def _view_plan(config: TrainConfig, source: AnySource) -> ViewPlan:
         raise ValueError(f"views_per_image must be 2 for paired data, got {config.views_per_image}; it has two sides.")
     if config.recalibrate:
         raise ValueError("recalibrate must be false for paired data, got true; it has no whole images.")
+    if config.views:
+        raise ValueError(f"views must be left out for paired data, got {sorted(config.views)}; nothing is drawn of it.")
     return ()
 
 
@@ -316,7 +331,8 @@ def _build_networks(
 
 
 def _build_objective(config: TrainConfig, source: AnySource, own: Objective | None, ranks: Ranks) -> Objective:
-    objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own)
+    labels = class_labels(config, source) if own is None else None
+    objective = build_objective(config, paired=isinstance(source, PairedArrays), own=own, labels=labels)
     objective.make_room(len(source))
     if ranks.size > 1 and not objective.options.get("gather"):
         raise ValueError(
@@ -371,7 +387,7 @@ def _require_taken_embeddings(parts: Parts) -> None:
     config = parts.config
     for views in _numbers_of_views(parts):
         try:
-            parts.train_step.try_loss(views, config.batch_size // parts.ranks.size, config.embedding)
+            parts.train_step.try_loss(views, config.batch_size // parts.ranks.size, parts.embedding)
         except (ValueError, TypeError) as error:
             if views == FEWEST_VIEWS:
                 raise
@@ -404,6 +420,9 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
     if transparent := getattr(parts.data.original, "transparent", 0):
         yield f"{transparent} images have an alpha channel and are put on white."
+    if cropped := getattr(parts.data.original, "cropped_from", None):
+        side = min(cropped)
+        yield f"images of {cropped[0]} x {cropped[1]} are cropped to their middle, {side} x {side}."
     if isinstance(source := parts.data.source, ReadyViews):
         yield (
             f"your views are made on the CPU by {source.workers} worker processes, about {source.views_a_second:,.0f} "

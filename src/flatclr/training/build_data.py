@@ -9,6 +9,7 @@ from torch import Tensor
 from flatclr.data.progress import Progress
 from flatclr.data.sources import AnySource, FileImages, ImageSource, ItemImages, PairedArrays
 from flatclr.data.views import ViewConfig, views_for
+from flatclr.models.encoders import BOUND_TO_SQUARES
 from flatclr.models.network import Normalisation
 from flatclr.training.config import TrainConfig
 
@@ -16,8 +17,7 @@ from flatclr.training.config import TrainConfig
 def trainable(source: AnySource, config: TrainConfig, progress: Progress | None = None) -> AnySource:
     """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
     if isinstance(source, PairedArrays):
-        sides = (_images_or_rows(side) for side in (source.x, source.y))
-        return PairedArrays(*sides, name=source.name, tokens=source.tokens)
+        return source.with_sides(*(_images_or_rows(side, config) for side in (source.x, source.y)))
     if isinstance(source, FileImages):
         if config.workers is not None:
             source.use_workers(config.workers)
@@ -28,9 +28,11 @@ def trainable(source: AnySource, config: TrainConfig, progress: Progress | None 
     return source
 
 
-def _images_or_rows(side: Tensor) -> Tensor:
-    is_image = side.dim() == 4 and side.shape[1] in (1, 3) and side.shape[2] == side.shape[3]
-    return side if is_image else side.flatten(1)
+def _images_or_rows(side: Tensor, config: TrainConfig) -> Tensor:
+    """Images stay images, square or not; encoders that take square ones only see the others as rows."""
+    is_image = side.dim() == 4 and side.shape[1] in (1, 3)
+    takes_it = config.encoder not in BOUND_TO_SQUARES or (is_image and side.shape[2] == side.shape[3])
+    return side if is_image and takes_it else side.flatten(1)
 
 
 def build_views(config: TrainConfig, source: ImageSource, normalisation: Normalisation | None = None) -> ViewConfig:

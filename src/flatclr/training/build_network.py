@@ -11,6 +11,7 @@ from flatclr.models.encoders import TEXT_ENCODER, build_encoder
 from flatclr.models.heads import build_head
 from flatclr.models.network import Network, TwoTowers, device_of, features_of
 from flatclr.training.config import OWN, TrainConfig
+from flatclr.training.supervised import class_labels
 
 
 def build_network(config: TrainConfig, data: AnySource, encoder: nn.Module | None) -> nn.Module:
@@ -21,8 +22,9 @@ def build_network(config: TrainConfig, data: AnySource, encoder: nn.Module | Non
                 f"an encoder of your own must be for images, got {type(encoder).__name__} for paired data; "
                 "use the objectives in a loop of your own."
             )
-        sides = (data.x, data.y)
-        return TwoTowers(*(build_tower(config, _side_encoder(config, side, data.tokens), side[:2]) for side in sides))
+        return _build_towers(config, data)
+    if config.towers is not None:
+        raise ValueError(f"towers must be left out for images, got {config.towers!r}; only paired data has two sides.")
     if encoder is None and config.encoder == OWN:
         raise ValueError("the run trained an encoder of your own, got none; resume with flatclr.train(encoder=...).")
     if encoder is None:
@@ -30,7 +32,23 @@ def build_network(config: TrainConfig, data: AnySource, encoder: nn.Module | Non
     sizes = {group.size or data.image_size for _, groups in config.view_plan for group in groups}
     for size in sorted(sizes - {data.image_size}):
         _require_takes(encoder, torch.zeros(2, data.channels, size, size))
-    return build_tower(config, encoder, torch.zeros(2, data.channels, data.image_size, data.image_size))
+    example = torch.zeros(2, data.channels, data.image_size, data.image_size)
+    labels = class_labels(config, data)
+    if labels is not None:  # the head is the classifier
+        config = config.changed(head_layers=1, embedding=int(labels.max()) + 1)
+    return build_tower(config, encoder, example)
+
+
+def _build_towers(config: TrainConfig, data: PairedArrays) -> TwoTowers:
+    """A tower for each side, or one for both."""
+    sides = [data.x] if config.towers == "shared" else [data.x, data.y]
+    if len(sides) == 1 and data.x.shape != data.y.shape:
+        raise ValueError(
+            f"towers must be 'separate' where sides differ in shape, got 'shared' for {list(data.x.shape[1:])} and "
+            f"{list(data.y.shape[1:])}; leave it out."
+        )
+    towers = [build_tower(config, _side_encoder(config, side, data.tokens), side[:2]) for side in sides]
+    return TwoTowers(towers[0], towers[-1])
 
 
 def _require_takes(encoder: nn.Module, views: Tensor) -> None:
@@ -68,7 +86,7 @@ def _side_encoder(config: TrainConfig, side: Tensor, tokens: bool) -> nn.Module:
     if tokens:
         return build_encoder(TEXT_ENCODER, channels=side.shape[1], image_size=1, **config.encoder_options)
     if side.dim() == 4:
-        return _built(config, channels=side.shape[1], size=side.shape[2], small=side.shape[1] == 1)
+        return _built(config, channels=side.shape[1], size=max(side.shape[2:]), small=side.shape[1] == 1)
     name = "mlp" if config.encoder == "auto" else config.encoder
     return build_encoder(name, channels=side.shape[1], image_size=1, **config.encoder_options)
 

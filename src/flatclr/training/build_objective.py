@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from flatclr.objectives import OBJECTIVES, EssControl, Matryoshka, Objective, Traits
 from flatclr.objectives.critics import COSINE, CriticObjective
-from flatclr.training.config import OWN, TrainConfig
+from flatclr.training.config import OWN, SUPERVISED, TrainConfig
+from flatclr.training.supervised import CrossEntropy
 
 LEFT_TO_OWN = {  # settings that an objective from Python brings with it, and how
     "objective_options": "pass them to that",
@@ -16,7 +19,9 @@ LEFT_TO_OWN = {  # settings that an objective from Python brings with it, and ho
 }
 
 
-def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective | None = None) -> Objective:
+def build_objective(
+    config: TrainConfig, *, paired: bool = False, own: Objective | None = None, labels: Tensor | None = None
+) -> Objective:
     """The user's own, or the one a config names: with ESS control unless a temperature is given or it takes none."""
     if own is not None:
         _require_agreement(own, config, paired=paired)
@@ -25,6 +30,8 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
         raise ValueError(
             "objective must be passed where it is one of your own, got none; call flatclr.train(..., objective=...)."
         )
+    if labels is not None:
+        return _supervised(config, labels)
     kind = OBJECTIVES[config.objective]
     options: dict[str, Any] = {"gather": True, **kind.traits.training_options, **config.objective_options}
     if "temperature" in options:
@@ -54,6 +61,16 @@ def build_objective(config: TrainConfig, *, paired: bool = False, own: Objective
     if config.prefixes is None:
         return objective
     return Matryoshka(objective, sorted({*config.prefixes, config.embedding}))
+
+
+def _supervised(config: TrainConfig, labels: Tensor) -> CrossEntropy:
+    for name in ("objective_options", "pairing", "negatives_per_anchor", "prefixes", "temperature", "momentum"):
+        if given := getattr(config, name):
+            raise ValueError(f"{name} must be left out for {SUPERVISED}, got {given!r}; it compares no views.")
+    if config.positives != "views":
+        raise ValueError(f"positives must be 'views' for {SUPERVISED}, got {config.positives!r}; leave it out.")
+    _require_what_it_has(config, CrossEntropy.traits)
+    return CrossEntropy(labels, gather=True)
 
 
 def _require_what_it_has(config: TrainConfig, traits: Traits) -> None:

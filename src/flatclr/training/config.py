@@ -9,6 +9,7 @@ from typing import Any
 
 from flatclr.checks import require_count, require_number, require_rising_counts, require_seed
 from flatclr.contrast.relation import PAIRINGS
+from flatclr.data.halves import HALVES
 from flatclr.data.opening import LABELS
 from flatclr.objectives import OBJECTIVES
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
@@ -46,7 +47,9 @@ from flatclr.training.view_groups import (
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 POSITIVES = ("views", "class")
+TOWERS = ("separate", "shared")
 OWN = "own"  # an encoder, or an objective, that came from Python
+SUPERVISED = "supervised"  # the objective that learns from labels
 VIEW_SIZES = ("view_size", "view_sizes", "size_schedule")  # of which one says how large views are
 
 
@@ -101,6 +104,13 @@ class TrainConfig:
     )
     views_per_image: int = setting(
         2, "data", "How many views of each image a step compares, where view_sizes does not count them.", at_least_two
+    )
+    halves: str | None = setting(
+        None,
+        "data",
+        "Two halves of every image as its two views, nothing else done to them: top-bottom or left-right; None: drawn "
+        "views.",
+        optional(one_of(HALVES)),
     )
     positives: str = setting(
         "views",
@@ -161,6 +171,12 @@ class TrainConfig:
         "encoder; None: random weights.",
         path,
     )
+    towers: str | None = setting(
+        None,
+        "network",
+        "Whether the sides of paired data have encoders of their own (separate) or one (shared); None: separate.",
+        optional(one_of(TOWERS)),
+    )
     head_layers: int = setting(
         2,
         "network",
@@ -183,7 +199,10 @@ class TrainConfig:
     )
 
     objective: str = setting(
-        "flatnce", "objective", f"The objective: {', '.join(OBJECTIVES)}.", one_of(OBJECTIVES, OWN)
+        "flatnce",
+        "objective",
+        f"The objective: {', '.join(OBJECTIVES)}; supervised uses labels.",
+        one_of(OBJECTIVES, OWN, SUPERVISED),
     )
     objective_options: Mapping[str, Any] = setting({}, "objective", "Arguments of the objective.", named_values)
     ess_target: float | Sequence[Sequence[float]] | None = setting(

@@ -14,8 +14,10 @@ from flatclr.data.sources.files import MOST_WORKERS
 from flatclr.evaluation.features import frozen
 from flatclr.models.cost import multiply_adds, parameters
 from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
+from flatclr.objectives import Objective
 from flatclr.training.build import Parts
 from flatclr.training.config import VIEW_SIZES
+from flatclr.training.stepping import why_not_captured
 
 OF_START = ("encoder", "encoder_options", "views")  # what weights that a run starts from decide
 
@@ -35,7 +37,11 @@ def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, An
         "checkpoint_every": parts.schedule.steps_per_epoch,
         "eval_samples": parts.validation.samples,
         "head_width": _head_width(parts),
+        "graph": parts.device.type == "cuda" and why_not_captured(parts) is None,
     }
+    objectives = [part for part in parts.train_step.objective.modules() if isinstance(part, Objective)]
+    if all(objective.traits.uses_negatives for objective in objectives):
+        found["pairing"] = parts.train_step.objective.options.get("pairing", "two_view")
     if not own_data:
         found["data"] = DATASETS[0]
     encoder = next(iter(parts.train_step.bare_network.encoders.values()))

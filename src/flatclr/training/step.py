@@ -157,8 +157,9 @@ class TrainStep:
     def try_loss(self, views: int, samples: int, d: int) -> None:
         """Raises what the objective has against so many views of so many samples of this rank; changes nothing."""
         z = self._made_up(views, samples, d)
+        index = None if self.samples_of is None else self.samples_of(0)
         with torch.no_grad(), self._without_trace(z.device):
-            self._loss(z.unbind())
+            self._loss(z.unbind(), index)
 
     def _made_up(self, views: int, samples: int, d: int) -> Tensor:
         """Embeddings of no images that pass every check of good ones: views of a sample are alike, samples are not."""

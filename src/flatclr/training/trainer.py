@@ -306,8 +306,8 @@ def _resumed(path: Path, own: Own, held: ExitStack, changes: Changes) -> tuple[R
     config = TrainConfig.from_dict(directory.config())
     if changes.max_bad_images is not None:
         config = config.changed(max_bad_images=changes.max_bad_images)
-    if "device" in directory.asked():  # it may go on on another machine
-        config = config.changed(device="auto")
+    left_open = {name: value for name, value in directory.asked().items() if name in ("device", "graph")}
+    config = config.changed(**left_open)  # it may go on on another machine
     config = _without_start(config, directory)
     ranks, device = ranks_sharing_a_batch(gather=True), find_device(config.device)
     _by_the_first(lambda: held.enter_context(directory.locked()), ranks, device)

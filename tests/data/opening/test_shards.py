@@ -46,6 +46,21 @@ def test_shards_named_train_and_val_are_used_so(tmp_path: Path) -> None:
     assert_holds(dataset.test, test_images, [3])
 
 
+def test_a_member_whose_holes_would_fill_memory_is_refused(tmp_path: Path) -> None:
+    members, _ = samples(["0"], [0])
+    content = write_shard(tmp_path / "a.tar", members).read_bytes()
+    sparse = tarfile.TarInfo("1.cls")
+    sparse.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(sparse.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"00000000000\0" * 2  # no bytes at offset 0
+    header[483:495] = b"77777777777\0"  # of 8 GiB
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + content)
+    with pytest.raises(ValueError, match=r"a\.tar must be a whole, uncompressed tar file, got 1\.cls with holes"):
+        open_dataset(tmp_path / "a.tar")
+
+
 def test_a_bad_shard_is_refused(tmp_path: Path) -> None:
     members, _ = samples(["0", "1", "2"], [0, 1, 0])
     whole = write_shard(tmp_path / "a.tar", members)

@@ -55,6 +55,7 @@ FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor c
 INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
 FEWER_LAUNCHES = 2**33  # multiplications up to which launches take longer than kernels: 8,192^2 scores of 128 features
+NO_PHI: dict[str, Any] = {"FIRST_IS_TENSOR": False, "SECOND_IS_TENSOR": False, "PHI": None}
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
 
@@ -259,16 +260,17 @@ def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
     """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
     if isinstance(sums, PhiSums):
         return sums.finish(negatives)
-    value, gap, ess, slope = positive.new_empty(4, len(positive)).unbind()
+    anchors = positive.shape[0]
+    value, gap, ess, slope = positive.new_empty(4, anchors).unbind()
     with_ess = sums.squares is not None
-    finish_kernel[(_tiles(len(value), 256),)](
+    finish_kernel[(_tiles(anchors, 256),)](
         sums.peak,
         sums.total,
         sums.total if sums.squares is None else sums.squares,
         sums.total if sums.moment is None else sums.moment,
         positive,
         value,
-        len(value),
+        anchors,
         float(negatives),
         WITH_SQUARES=with_ess,
         WITH_MOMENT=sums.moment is not None,
@@ -312,7 +314,7 @@ def views_gradient(
         factor,
         SCALE_IS_TENSOR=isinstance(scale, Tensor),
         FROM_POSITIVES=pull is not None,
-        BOTH_ANCHOR=pull is not None and len(pull) == rows,
+        BOTH_ANCHOR=pull is not None and pull.shape[0] == rows,
         NORMALIZE=inverse_norms is not None,
         ROWS=at_once,
         BLOCK_D=block_d,
@@ -378,7 +380,7 @@ def ways(block: Block, phi: bool, *, own_scale: bool = False) -> list[tuple[str,
     if not block.bounded or own_scale:
         return [("online", False)]
     if isinstance(block.scale, Tensor):
-        if block.rows_Rd.numel() * len(block.columns_Cd) <= FEWER_LAUNCHES:
+        if block.rows_Rd.numel() * len(block.columns) <= FEWER_LAUNCHES:
             return [("online", False)]
         return [("fixed", True), ("online", True)]
     return [("fixed" if abs(block.scale) <= LARGEST_FIXED_SCALE.value else "online", False)]
@@ -393,7 +395,7 @@ def _transposed(block: Block) -> Block:
 def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
     """Add the block's scores to the sums of its rows."""
     tiling = sums_tiling(*_feature_kind(block))
-    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_count, column_count = len(block.rows), len(block.columns)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
     partial = block.rows_Rd.new_empty(quantities_of(sums, way), parts, row_count, dtype=torch.float32)
@@ -417,7 +419,7 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
 def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: str, choose: bool) -> None:
     """Add the block's scores to the sums of its rows and of its columns; those of a symmetric block are its rows."""
     tiling = _mirrored_tiling_of(block, rows)
-    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_count, column_count = len(block.rows), len(block.columns)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if block.symmetric else 1)
     quantities = quantities_of(rows, way)
@@ -518,7 +520,7 @@ def _row_gradients(
     """`sides`: by way, (value, weight) of the rows and of the columns; `anchors`: which of them are."""
     is_phi, dtype = isinstance(reduction, MeanPhi), block.rows_Rd.dtype
     tiling = gradients_tiling(*_feature_kind(block))
-    (row_count, d), column_count = block.rows_Rd.shape, len(block.columns_Cd)
+    (row_count, d), column_count = block.rows_Rd.shape, len(block.columns)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
     parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
     out = block.rows_Rd.new_empty(parts, row_count, d, dtype=torch.float32)
@@ -566,12 +568,13 @@ def side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) 
     if way != "fixed":
         return value, gradient
     weights = torch.empty_like(value)
-    anchor_weights_kernel[(_tiles(len(weights), 256),)](
+    anchors = weights.shape[0]
+    anchor_weights_kernel[(_tiles(anchors, 256),)](
         value,
         gradient,
         weights,
         scale,
-        len(weights),
+        anchors,
         SCALE_IS_TENSOR=isinstance(scale, Tensor),
         ANCHORS=256,
         **SMALL,
@@ -593,8 +596,8 @@ def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:
 
 
 def _mirrored_bytes(block: Block, sums: AnySums) -> int:
-    tiles = _tiles(len(block.rows_Rd), _mirrored_tiling_of(block, sums).rows)
-    return 4 * quantities_of(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns_Cd)
+    tiles = _tiles(len(block.rows), _mirrored_tiling_of(block, sums).rows)
+    return 4 * quantities_of(sums, "phi" if isinstance(sums, PhiSums) else "fixed") * tiles * len(block.columns)
 
 
 def with_squares(sums: AnySums) -> bool:
@@ -616,7 +619,7 @@ def _parts(block: Block, row_tiles: int, column_tiles: int, *, busy: int) -> tup
 
 def offsets(block: Block) -> tuple[int, int, int, int, int]:
     """(s, a, b, c, d): row i < s meets its own sample in columns i + a and i + b, the others in i + c and i + d."""
-    return _offsets(block.excluded, len(block.rows_Rd))
+    return _offsets(block.excluded, len(block.rows))
 
 
 @lru_cache(maxsize=1024)
@@ -648,18 +651,22 @@ def _feature_constants(block: Block) -> dict[str, Any]:
 def parameters(of: AnySums | AnyReduction, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
     """The numbers a phi closes over, those that are tensors on the device."""
     phi = _phi_of(of)
-    known = () if phi is None else phi.parameters or ()
+    if phi is None:
+        return 0.0, 0.0
+    known = phi.parameters or ()
     first, second, *_ = (*(p.to(device) if isinstance(p, Tensor) else float(p) for p in known), 0.0, 0.0)
     return first, second
 
 
 def parameter_constants(of: AnySums | AnyReduction) -> dict[str, Any]:
     phi = _phi_of(of)
-    first, second, *_ = (*(() if phi is None else phi.parameters or ()), 0.0, 0.0)
+    if phi is None:
+        return NO_PHI
+    first, second, *_ = (*(phi.parameters or ()), 0.0, 0.0)
     return {
         "FIRST_IS_TENSOR": isinstance(first, Tensor),
         "SECOND_IS_TENSOR": isinstance(second, Tensor),
-        "PHI": None if phi is None else device_code(phi),
+        "PHI": device_code(phi),
     }
 
 

@@ -55,9 +55,11 @@ class Rows:
     factors: Tensor | None = None  # [R], at least 1; None: all are 1
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self.values.shape[0]
 
     def __getitem__(self, rows: slice) -> Rows:
+        if _all_of(rows, self.values):
+            return self
         return Rows(self.values[rows], None if self.factors is None else self.factors[rows])
 
 
@@ -93,7 +95,14 @@ class Side:
         return self.gradient
 
     def part(self, anchors: slice) -> Self:
+        if _all_of(anchors, self.value):
+            return self
         return replace(self, value=self.value[anchors], gradient=self.gradient[anchors])
+
+
+def _all_of(part: slice, tensor: Tensor) -> bool:
+    """Whether nothing is cut off; views of a whole would cost a small batch more time than anything done with them."""
+    return bool(part.start == 0 and part.stop == tensor.shape[0])
 
 
 def unit_of(gradients: list[Tensor], bits: int) -> Tensor:
@@ -158,6 +167,8 @@ class LogSumExpSums:
         return cls(like.new_full((anchors,), lowest), like.new_zeros(anchors), like.new_zeros(anchors), moment)
 
     def part(self, anchors: slice) -> LogSumExpSums:
+        if _all_of(anchors, self.total):
+            return self
         moment = None if self.moment is None else self.moment[anchors]
         squares = None if self.squares is None else self.squares[anchors]
         return LogSumExpSums(self.peak[anchors], self.total[anchors], squares, moment)
@@ -214,6 +225,8 @@ class PhiSums:
         return cls(phi, like.new_zeros(anchors), like.new_zeros(anchors) if with_moment else None)
 
     def part(self, anchors: slice) -> PhiSums:
+        if _all_of(anchors, self.total):
+            return self
         return PhiSums(self.phi, self.total[anchors], None if self.moment is None else self.moment[anchors])
 
     def add_tile(self, scores: Tensor, tile: Tile, others: PhiSums | None) -> None:

@@ -72,6 +72,8 @@ class SelectedLogSumExpSums(LogSumExpSums):
 
     def part(self, anchors: slice) -> SelectedLogSumExpSums:
         plain = super().part(anchors)
+        if plain is self:
+            return self
         count, lens = self.count[anchors], self.lens.part(anchors)
         return SelectedLogSumExpSums(plain.peak, plain.total, plain.squares, plain.moment, count, lens)
 

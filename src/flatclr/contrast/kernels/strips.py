@@ -21,7 +21,7 @@ from torch import Tensor
 
 from flatclr.contrast.kernels.reductions import Block, LogSumExp, MeanPhi, SideT, unit_of
 from flatclr.contrast.kernels.selected import SelectedLogSumExp
-from flatclr.contrast.numerics import accumulation_type, product
+from flatclr.contrast.numerics import product
 
 STRIP_BYTES = 2**29  # of pair weights at once
 # weights of float16 in these units stay below 2^16: two ends, factors of both, and slopes of a phi up to 2^12
@@ -65,13 +65,17 @@ def gradients_from_weights(
     `weigh` gives the weights of a strip [strip, C]: of both sides of its pairs, times both factors.
     """
     need_columns = need_columns and not block.symmetric
-    (row_count, d), dtype = block.rows_Rd.shape, accumulation_type(block.rows_Rd)
-    d_rows = block.rows_Rd.new_empty(row_count, d, dtype=dtype) if need_rows else None
-    d_columns = None
+    row_count, d = block.rows_Rd.shape
+    d_rows = d_columns = None
     for strip in strips:
         weights = weigh(strip)
-        if d_rows is not None:
-            d_rows[strip] = product(weights, block.columns_Cd)
+        if need_rows:
+            from_strip = product(weights, block.columns_Cd)
+            if strip.stop - strip.start == row_count:
+                d_rows = from_strip
+            else:
+                d_rows = from_strip.new_empty(row_count, d) if d_rows is None else d_rows
+                d_rows[strip] = from_strip
         if need_columns:
             d_columns = _add_products(d_columns, weights.T, block.rows_Rd[strip])
     for gradient, rows in ((d_rows, block.rows), (d_columns, block.columns)):

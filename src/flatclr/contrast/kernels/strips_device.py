@@ -71,6 +71,26 @@ def _meets_itself(row0, column0, samples, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
 
 
 @triton.jit
+def _labels_apart(
+    row_labels_ptr,
+    column_labels_ptr,
+    row0,
+    column0,
+    row_count,
+    column_count,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Whether no label of the rows is among those of the columns, as far as their ranges tell."""
+    rows = tl.minimum(row0 + tl.arange(0, BLOCK_M), row_count - 1)
+    columns = tl.minimum(column0 + tl.arange(0, BLOCK_N), column_count - 1)
+    row_label = tl.load(row_labels_ptr + rows)
+    column_label = tl.load(column_labels_ptr + columns)
+    below = tl.max(row_label, 0) < tl.min(column_label, 0)
+    return below | (tl.max(column_label, 0) < tl.min(row_label, 0))
+
+
+@triton.jit
 def _strip_scores(
     rows_ptr,
     columns_ptr,
@@ -200,6 +220,29 @@ def _add_up(
     _store_sums(sums_at, quantity, inside, total, squares, moment, peak, WAY, WITH_SQUARES, WITH_MOMENT)
 
 
+@triton.jit
+def _add_nothing(
+    at,
+    count,
+    sums_at,
+    quantity,
+    counts_at,
+    slopes_at,
+    WAY: tl.constexpr,
+    WITH_SQUARES: tl.constexpr,
+    WITH_MOMENT: tl.constexpr,
+    COUNTED: tl.constexpr,
+):
+    """What `_add_up` stores of a tile in which no pair is meant."""
+    inside = at < count
+    nothing = tl.zeros(at.shape, tl.float32)
+    if COUNTED:
+        tl.store(counts_at, nothing, mask=inside)
+        if WAY == "phi":
+            tl.store(slopes_at, nothing, mask=inside)
+    _store_sums(sums_at, quantity, inside, nothing, nothing, nothing, nothing + LOWEST, WAY, WITH_SQUARES, WITH_MOMENT)
+
+
 @triton.jit(do_not_specialize=["row_first", "row_count", "column_count", "strip_rows", "row_tiles", "column_tiles"])
 def strip_sums_kernel(
     rows_ptr,
@@ -256,6 +299,40 @@ def strip_sums_kernel(
     row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
     column0 = column_tile * BLOCK_N
+    rows = row0 + tl.arange(0, BLOCK_M)
+    row_at = tl.cast(column_tile, tl.int64) * strip_rows + row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_quantity = tl.cast(column_tiles, tl.int64) * strip_rows
+    columns = column0 + tl.arange(0, BLOCK_N)
+    column_at = tl.cast(row_tile, tl.int64) * column_count + columns
+    column_quantity = tl.cast(row_tiles, tl.int64) * column_count
+    if LABELS == "together":  # noqa: SIM102  known when it is compiled: others have no labels to be read
+        if _labels_apart(row_side[1], column_side[1], row0, column0, row_count, column_count, BLOCK_M, BLOCK_N):
+            _add_nothing(
+                rows,
+                row_count,
+                row_sums_ptr + row_at,
+                row_quantity,
+                row_extras_ptr + row_at,
+                row_extras_ptr + row_quantity + row_at,
+                WAY,
+                WITH_SQUARES,
+                WITH_MOMENT,
+                COUNTED,
+            )
+            if WITH_COLUMNS:
+                _add_nothing(
+                    columns,
+                    column_count,
+                    column_sums_ptr + column_at,
+                    column_quantity,
+                    column_extras_ptr + column_at,
+                    column_extras_ptr + column_quantity + column_at,
+                    WAY,
+                    WITH_SQUARES,
+                    WITH_MOMENT,
+                    COUNTED,
+                )
+            return
     scores = _strip_scores(
         rows_ptr,
         columns_ptr,
@@ -278,9 +355,6 @@ def strip_sums_kernel(
         BLOCK_K,
         PRECISION,
     )
-    rows = row0 + tl.arange(0, BLOCK_M)
-    row_at = tl.cast(column_tile, tl.int64) * strip_rows + row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    row_quantity = tl.cast(column_tiles, tl.int64) * strip_rows
     _add_up(
         scores,
         scale,
@@ -304,9 +378,6 @@ def strip_sums_kernel(
         COUNTED,
     )
     if WITH_COLUMNS:
-        columns = column0 + tl.arange(0, BLOCK_N)
-        column_at = tl.cast(row_tile, tl.int64) * column_count + columns
-        column_quantity = tl.cast(row_tiles, tl.int64) * column_count
         _add_up(
             scores,
             scale,
@@ -416,6 +487,13 @@ def strip_weights_kernel(
     row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
     column0 = column_tile * BLOCK_N
+    # the strip is padded to whole tiles, so nothing is masked; places in a tile fit 32 bits, which spares registers
+    corner = out_ptr + tl.cast(row_tile * BLOCK_M, tl.int64) * out_stride + column0
+    places = tl.arange(0, BLOCK_M)[:, None] * out_stride + tl.arange(0, BLOCK_N)[None, :]
+    if LABELS == "together":  # noqa: SIM102  known when it is compiled: others have no labels to be read
+        if _labels_apart(row_side[1], column_side[1], row0, column0, row_count, column_count, BLOCK_M, BLOCK_N):
+            tl.store(corner + places, tl.zeros([BLOCK_M, BLOCK_N], out_ptr.dtype.element_ty))
+            return
     scores = _strip_scores(
         rows_ptr,
         columns_ptr,
@@ -482,7 +560,4 @@ def strip_weights_kernel(
     if FACTORS:
         weights *= tl.load(row_side[0] + rows, mask=rows < row_count, other=0.0)[:, None]
         weights *= tl.load(column_side[0] + columns, mask=columns < column_count, other=0.0)[None, :]
-    # the strip is padded to whole tiles, so nothing is masked; places in a tile fit 32 bits, which spares registers
-    corner = out_ptr + tl.cast(row_tile * BLOCK_M, tl.int64) * out_stride + column0
-    places = tl.arange(0, BLOCK_M)[:, None] * out_stride + tl.arange(0, BLOCK_N)[None, :]
     tl.store(corner + places, weights.to(out_ptr.dtype.element_ty))

@@ -88,6 +88,7 @@ class Tiling:
         }
 
 
+NO_LENS = Lens()
 SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
 WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
 
@@ -96,7 +97,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     others = None if block.symmetric else columns
     tiling = SUMS_TILING[block.rows_Rd.dtype.itemsize]
-    row_count, column_count = len(block.rows_Rd), len(block.columns_Cd)
+    row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
     extras = 2 if isinstance(rows, SelectedLogSumExpSums | SelectedPhiSums) else 0
@@ -197,11 +198,11 @@ class _Weights:
 
     @property
     def _column_tiles(self) -> int:
-        return -(-len(self.block.columns_Cd) // self.tiling.columns)
+        return -(-len(self.block.columns) // self.tiling.columns)
 
     def __call__(self, strip: slice) -> Tensor:
         block, tiling = self.block, self.tiling
-        height, column_count = strip.stop - strip.start, len(block.columns_Cd)
+        height, column_count = strip.stop - strip.start, len(block.columns)
         row_tiles = -(-height // tiling.rows)
         if self.weights_RC is None:
             self.weights_RC = block.rows_Rd.new_empty(row_tiles * tiling.rows, self._stride)
@@ -216,7 +217,7 @@ class _Weights:
                 block.scale,
                 *fused_triton.parameters(self.reduction, block.rows_Rd.device),
                 strip.start,
-                len(block.rows_Rd),
+                len(block.rows),
                 column_count,
                 row_tiles,
                 self._column_tiles,
@@ -246,7 +247,7 @@ def _lens(of: object) -> Lens:
     """How anchors see their scores."""
     if isinstance(of, SelectedLogSumExpSums | SelectedPhiSums | SelectedSide):
         return of.lens
-    return Lens()
+    return NO_LENS
 
 
 def _sides(block: Block, rows: AnySums | Side | None, columns: AnySums | Side | None) -> tuple[tuple[Tensor, ...], ...]:
@@ -263,9 +264,9 @@ def _side(rows: Rows, labels: Tensor | None, ids: Tensor | None, anchors: AnySum
     shift = anchors.shift if isinstance(anchors, SelectedPhiSums) else None
     if isinstance(anchors, SelectedSide):
         shift = anchors.value  # of a log-sum-exp it is not read
-    others = (labels, ids, lens.scale, lens.limit, shift)
-    if all(x is None for x in others):
+    if labels is None and ids is None and lens.scale is None and lens.limit is None and shift is None:
         return (factors,)
+    others = (labels, ids, lens.scale, lens.limit, shift)
     return factors, *(factors if x is None else x.contiguous() for x in others)
 
 
@@ -286,11 +287,13 @@ def _numbered(rows: Tensor | None, columns: Tensor | None) -> tuple[Tensor | Non
 
 def _values_and_weights(block: Block, rows: Side | None, columns: Side | None, way: str) -> tuple[Tensor, ...]:
     """Of the rows' anchors and of the columns'; an own scale is a slope of what an anchor sees, and so a weight."""
-    own, other = (
-        fused_triton.side_of(None if side is None else Side(side.value, side.reach), way, block.scale, block.rows_Rd)
-        for side in (rows, columns)
-    )
-    return *own, *other
+    own = _value_and_weight(block, rows, way)
+    return *own, *(own if block.symmetric else _value_and_weight(block, columns, way))
+
+
+def _value_and_weight(block: Block, side: Side | None, way: str) -> tuple[Tensor, Tensor]:
+    seen = None if side is None else Side(side.value, side.reach)
+    return fused_triton.side_of(seen, way, block.scale, block.rows_Rd)
 
 
 def _samples(block: Block) -> tuple[int, int, int]:
@@ -299,14 +302,14 @@ def _samples(block: Block) -> tuple[int, int, int]:
         return 1, 0, 1
     first = block.excluded[0]
     offsets = [diagonal.offset for diagonal in block.excluded if diagonal.row_start == first.row_start]
-    everyone = offsets[1] - offsets[0] if len(offsets) > 1 else len(block.columns_Cd)
+    everyone = offsets[1] - offsets[0] if len(offsets) > 1 else len(block.columns)
     return first.row_stop - first.row_start, offsets[0], everyone
 
 
 def _constants(block: Block, of: AnySums | AnyReduction, lens: Lens, *, shifted: bool) -> dict[str, Any]:
-    features, dtype = fused_triton.padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
-    assert block.rows_Rd.stride() == block.columns_Cd.stride() == (features, 1), "embeddings come from `operand`"
-    codes, labels = block.codes, "any"
+    rows, columns, codes, labels = block.rows_Rd, block.columns_Cd, block.codes, "any"
+    features = fused_triton.padded_features(rows.shape[1])
+    assert rows.stride() == columns.stride() == (features, 1), "embeddings come from `operand`"
     if codes is not None and codes.row_labels is not None and codes.column_labels is not None:
         labels = "together" if codes.positives else "apart"
     return {
@@ -320,5 +323,5 @@ def _constants(block: Block, of: AnySums | AnyReduction, lens: Lens, *, shifted:
         "SHIFTED": shifted,
         "FACTORS": block.rows.factors is not None,
         "FEATURES": features,
-        "PRECISION": FLOAT32_PRODUCTS if dtype == torch.float32 else None,
+        "PRECISION": FLOAT32_PRODUCTS if rows.dtype == torch.float32 else None,
     }

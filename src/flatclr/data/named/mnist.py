@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flatclr.data.arrays import memory_bytes
 from flatclr.data.named.layouts import Layout, NamedDataset, Remote
 from flatclr.data.named.reading import reading, require_file
 from flatclr.data.named.splits import Bytes, Labelled, Splits
+from flatclr.data.unpacking import require_no_bomb
 
 DIGITS = tuple("0123456789")
 FASHION = (
@@ -47,8 +47,11 @@ def _read_idx_file(path: Path, *, dimensions: int) -> Bytes:
             )
         shape = [int.from_bytes(header[4 + 4 * d : 8 + 4 * d], "big") for d in range(dimensions)]
         expected = math.prod(shape)
-        # one more than the header promises tells that there is more; a few bytes of .gz can become any number
-        content = b"" if expected > memory_bytes() else stream.read(expected + 1)
+        try:
+            require_no_bomb(expected, packed=path.stat().st_size)
+        except ValueError as error:
+            raise ValueError(f"{path} must be a file of images or labels, got {error}; download it again.") from None
+        content = stream.read(expected + 1)  # one more than the header promises tells that there is more
     if len(content) != expected:
         got = len(content) if len(content) < expected else "more"
         raise ValueError(

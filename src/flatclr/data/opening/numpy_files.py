@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flatclr.data.arrays import MOST_CLASSES, as_targets, label_array, require_honest_arrays
+from flatclr.data.arrays import MOST_CLASSES, as_targets, label_array
 from flatclr.data.decoding import reason_of
 from flatclr.data.opening.names import words
 from flatclr.data.opening.split import Split
 from flatclr.data.sources import Dataset, PairedArrays, ResidentImages
+from flatclr.data.unpacking import require_honest_arrays
 
 Array = NDArray[Any]
 T = TypeVar("T")

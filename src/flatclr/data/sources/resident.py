@@ -18,6 +18,7 @@ from flatclr.data.arrays import (
     checked_targets,
     class_numbers,
     content_hash,
+    height_and_width,
     image_tensor,
     label_array,
     rows_of,
@@ -58,6 +59,7 @@ class ResidentImages:
             )
         self.name, self.images = name, images
         self.shard_sizes: tuple[int, ...] = ()  # how many came from each shard, if they did
+        self.cropped_from: tuple[int, int] | None = None  # height and width, if they were no squares
         self.labels, self.classes = checked_labels(labels, classes, images=len(images), name=name)
         self.targets = targets
         if targets is not None:
@@ -100,7 +102,10 @@ class ResidentImages:
         tensor = image_tensor(images, image_size=image_size, name=name)
         if not isinstance(images, np.memmap):  # a mapped file stays on disk
             tensor = tensor.contiguous()
-        return cls(tensor, numbers, names, targets=targets, name=name)
+        found = cls(tensor, numbers, names, targets=targets, name=name)
+        height, width = height_and_width(images)
+        found.cropped_from = None if height == width else (height, width)
+        return found
 
     @property
     def channels(self) -> int:
@@ -127,7 +132,9 @@ class ResidentImages:
     def subset(self, index: Tensor, name: str) -> ResidentImages:
         """The images of these numbers, with their labels, as a source of their own."""
         labels, targets = rows_of(self.labels, index), rows_of(self.targets, index)
-        return ResidentImages(self.images[index], labels, self.classes, targets=targets, name=name)
+        part = ResidentImages(self.images[index], labels, self.classes, targets=targets, name=name)
+        part.cropped_from = self.cropped_from
+        return part
 
     def fingerprint(self) -> str:
         """A hash of images, labels and classes."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flatclr.evaluation.bench import Bench
-from flatclr.evaluation.finetune import Recipe, class_balanced, finetune, shortage
+from flatclr.evaluation.finetune import RECIPES, Recipe, class_balanced, finetune, shortage
 from flatclr.evaluation.protocols.base import Measured, Protocol, scored
 
 LABEL_SHARES = (0.01, 0.1)
@@ -17,14 +17,15 @@ LABEL_SHARES = (0.01, 0.1)
 
 def measure_finetune(bench: Bench, variant: str = "") -> Iterator[Measured]:
     """Fine-tuning on all training images."""
-    recipe, images = Recipe(), len(bench.data.train)
+    recipe, images = RECIPES[bench.recipe], len(bench.data.train)
     logits_NC = _finetuned(bench, recipe, None, bench.seed, "fine-tuning")
-    yield Measured(scored(bench, logits_NC), variant, {**_stated(recipe), "steps": recipe.steps(images)})
+    chosen = {**_stated(recipe), "steps": recipe.steps(images)}
+    yield Measured(scored(bench, logits_NC), bench.variant(variant), chosen)
 
 
 def measure_semi(bench: Bench) -> Iterator[Measured]:
     """Fine-tuning on a small share of the labels, drawn several times."""
-    recipe = Recipe()
+    recipe = RECIPES[bench.recipe]
     for share in LABEL_SHARES:
         drawn = [
             class_balanced(bench.data.labels, share, classes=bench.classes, seed=bench.seed + draw)
@@ -34,7 +35,7 @@ def measure_semi(bench: Bench) -> Iterator[Measured]:
         labels = len(drawn[0])
         yield Measured(
             scored(bench, *logits),
-            f"{share:.0%} of the labels",
+            bench.variant(f"{share:.0%} of the labels"),
             {**_stated(recipe), "labels": labels, "draws": bench.draws, "steps": recipe.steps(labels)},
         )
 
@@ -65,7 +66,8 @@ def _finetuned(bench: Bench, recipe: Recipe, chosen: Tensor | None, seed: int, w
 
 
 def _stated(recipe: Recipe) -> dict[str, Any]:
-    return {"optimizer": recipe.optimizer, "learning_rate": recipe.learning_rate, "batch_size": recipe.batch_size}
+    names = ("optimizer", "learning_rate", "weight_decay", "batch_size")
+    return {name: getattr(recipe, name) for name in names}
 
 
 def _too_few_to_draw(bench: Bench) -> str | None:

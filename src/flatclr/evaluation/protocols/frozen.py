@@ -12,7 +12,7 @@ from torch import Tensor
 from flatclr.evaluation.bench import Bench
 from flatclr.evaluation.intervals import as_share, bootstrap, jackknife, largest_group, mean_of
 from flatclr.evaluation.knn import knn_votes, neighbours_for
-from flatclr.evaluation.linear import fit_probe
+from flatclr.evaluation.linear import ADAM, fit_by_adam, fit_probe
 from flatclr.evaluation.protocols.base import Measured, Protocol, scored
 from flatclr.evaluation.retrieval import RANKS, retrieve
 from flatclr.evaluation.scores import Scores, selection_score
@@ -51,6 +51,15 @@ def measure_linear(bench: Bench, variant: str = "") -> Iterator[Measured]:
         "converged": fit.converged,
     }
     yield Measured(scored(bench, fit.logits(bench.features(bench.test))), variant, chosen)
+
+
+def measure_linear_by_adam(bench: Bench, variant: str = "") -> Iterator[Measured]:
+    """A linear layer trained by Adam without a penalty, as in the FlatNCE paper."""
+    fit = fit_by_adam(
+        bench.features(bench.data.train), bench.data.labels.to(bench.device), classes=bench.classes, seed=bench.seed
+    )
+    chosen = {"l2": 0.0, "optimizer": "adam", "learning_rate": ADAM.rate, "epochs": ADAM.epochs}
+    yield Measured(scored(bench, fit.logits(bench.features(bench.test))), bench.variant(variant), chosen)
 
 
 def measure_retrieval(bench: Bench) -> Iterator[Measured]:

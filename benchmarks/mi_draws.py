@@ -1,0 +1,67 @@
+"""Estimates on known tasks that accumulate in a file, a line each, so that a long bench can stop and go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flatclr.files import read_json_lines
+from flatclr.mi import estimate
+from flatclr.mi.tasks import Task
+from flatclr.runs import machine
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One estimate: a task's rows of one seed, within one budget."""
+
+    cell: str
+    task: Task
+    rows: int
+    seed: int
+    budget_seconds: float
+
+    @property
+    def key(self) -> tuple[str, int, float]:
+        return self.cell, self.seed, self.budget_seconds
+
+
+def accumulate(draws: Iterable[Draw], path: Path, *, seconds: float) -> Iterator[dict[str, Any]]:
+    """Run what the file does not hold yet until the time is up; one thread, so that times compare."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row["cell"], row["seed"], row["budget_seconds"]) for row in read_json_lines(path)}
+    torch.set_num_threads(1)
+    where, end = machine(), time.monotonic() + seconds
+    with path.open("a") as file:
+        for draw in draws:
+            if time.monotonic() > end:
+                return
+            if draw.key not in done:
+                row = {**run(draw), "environment": where}
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                yield row
+
+
+def run(draw: Draw) -> dict[str, Any]:
+    """The estimate beside the truth."""
+    x, y = draw.task.sample(draw.rows, draw.seed)
+    start = time.process_time()
+    result = estimate(x, y, seed=draw.seed, budget_seconds=draw.budget_seconds).to_dict()
+    kept = ("nats", "standard_error", "lower_nats", "kind", "method", "runner_up", "steps", "more_time", "warnings")
+    return {
+        "cell": draw.cell,
+        "task": draw.task.name,
+        "rows": draw.rows,
+        "seed": draw.seed,
+        "budget_seconds": draw.budget_seconds,
+        "true_nats": draw.task.mi_nats,
+        **{name: result[name] for name in kept},
+        "cpu_seconds": round(time.process_time() - start, 2),
+    }

@@ -1,0 +1,80 @@
+"""How long an estimate may take: a clock that is looked at between steps, and steps that stand in for the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+TRAINING = "train longer"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where an estimate stands.
+
+    Args:
+        stage: what is done now.
+        best_nats: the best held-out value so far; None before there is one.
+        seconds: since the start.
+    """
+
+    stage: str
+    best_nats: float | None
+    seconds: float
+
+
+@dataclass
+class Budget:
+    """Time that runs from the start, or a number of steps in its place.
+
+    The clock is only looked at by `over`, at fixed points: between checks of a training and before a stage that could
+    be left out. Each look counts as a step beyond those of the training before it, so that the steps at which the time
+    was up, given as `steps`, end everything at the same point again.
+
+    Args:
+        seconds: of the wall clock or of the processor, whichever is more; None: no limit.
+        steps: at which to end instead; None: no limit.
+        report: is told where the estimate stands.
+
+    >>> budget = Budget(steps=100)
+    >>> budget.over(after=60), budget.over(after=60), budget.steps_done
+    (False, True, 61)
+    """
+
+    seconds: float | None = None
+    steps: int | None = None
+    report: Callable[[Progress], None] | None = None
+    steps_done: int = 0
+    ended: bool = False
+    best_nats: float | None = None
+    undone: list[str] = field(default_factory=list)  # what more time would do
+    _wall: float = field(default_factory=time.monotonic)
+    _processor: float = field(default_factory=time.process_time)
+
+    @property
+    def spent_seconds(self) -> float:
+        return max(time.monotonic() - self._wall, time.process_time() - self._processor)
+
+    def over(self, after: int = 0, *, leaves: str = TRAINING) -> bool:
+        """Whether to end here, `after` more steps; once it is over it stays so.
+
+        Args:
+            after: steps of training since the last look.
+            leaves: what is then left undone.
+        """
+        reached = self.steps_done + after + 1
+        late = self.seconds is not None and self.spent_seconds >= self.seconds
+        self.ended = self.ended or late or (self.steps is not None and reached > self.steps)
+        if not self.ended:
+            self.steps_done = reached
+        elif leaves not in self.undone:
+            self.undone.append(leaves)
+        return self.ended
+
+    def tell(self, stage: str, nats: float | None = None) -> None:
+        """Report a stage, and a held-out value if there is one."""
+        if nats is not None:
+            self.best_nats = nats if self.best_nats is None else max(self.best_nats, nats)
+        if self.report is not None:
+            self.report(Progress(stage, self.best_nats, self.spent_seconds))

@@ -1,0 +1,237 @@
+"""Continuous columns: closed-form families, neighbours, a critic and learned densities, by what held-out rows say.
+
+1. Copula families (Gaussian, Student, Gaussian after undoing spirals) are fitted to the training rows and compared by
+   the InfoNCE bound their log ratio reaches on the validation rows. A richer family must win clearly.
+2. Neighbours in up to ten columns, and beyond four a residual network trained on top of the family, tell whether the
+   family misses anything; near the ceiling of bounds, where neither could, learned densities do.
+3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is the learned densities',
+   unless neighbours or the critic's bound see clearly more.
+
+No choice looks at the evaluation rows. The lower bound that is certified is read from them alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flatclr.mi.arrays import Array
+from flatclr.mi.copula import FAMILIES, Copula, refitted
+from flatclr.mi.critics import anchored
+from flatclr.mi.entropies import learn_entropies
+from flatclr.mi.families import family_bound, plug_in, refutes
+from flatclr.mi.held_out import seeded, to_tensors, train_critic
+from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
+from flatclr.mi.noiseless import keeps_rising, thinned
+from flatclr.mi.outcome import MethodOptions, Outcome, Reading, certified, outcome_of
+from flatclr.mi.splits import Split
+from flatclr.mi.variational import InfoNCE
+
+FEW_DIMENSIONS = 4  # of x and y together: neighbours are hard to beat
+_CLEAR = 2.0  # standard errors
+_VERY_CLEAR = 3.0  # of neighbours above a family that rows confirm: at less, independence is misread too often
+_OUTLIERS = 0.01  # of rows: beyond the training rows margins are a guess, which heavier tails forgive
+_HIDDEN = 1.5  # nats below its ceiling from where a bound cannot tell families apart
+_MISFIT = 0.1  # of a value whose family is only near
+_SIMULATED = 0x51  # keeps simulated rows from repeating a user's
+_LEAST_GAIN = 0.01  # nats
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one way of reading the information finds on rows that may decide, and how it would then answer."""
+
+    name: str
+    nats: float
+    standard_error: float
+    finish: Callable[[], Outcome]
+
+    def sees_more_than(self, nats: float, standard_error: float, clear: float = _CLEAR) -> bool:
+        return self.nats - nats > clear * math.hypot(self.standard_error, standard_error)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.nats:.3f}"
+
+
+@dataclass(frozen=True)
+class _Near(_Look):
+    """What neighbours see, and what they see in a fourth of the rows."""
+
+    less_nats: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether more rows show neighbours hardly more."""
+        return self.nats - self.less_nats < max(_CLEAR * self.standard_error, _LEAST_GAIN)
+
+    @property
+    def rising(self) -> str:
+        """A warning where they see ever more in more rows, as they do without noise; else nothing."""
+        if not keeps_rising(self.nats, self.less_nats, self.standard_error):
+            return ""
+        return (
+            f"neighbours see {self.less_nats:.2f} nats in a fourth of the rows, {self.nats:.2f} in all: one variable "
+            "may determine the other without noise, and the information may be infinite."
+        )
+
+
+def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) -> Outcome:
+    """A family's plug-in value where nothing sees more than it, else the best of what was learned or lies near."""
+    budget, width = options.budget, x.shape[1] + y.shape[1]
+    few = width <= FEW_DIMENSIONS
+    budget.tell("copula families")
+    family, copula, validation = _best_family(x, y, split)
+    budget.tell("neighbours" if width <= NEIGHBOUR_COLUMNS else "critic", validation.nats)
+    refuted = refutes(validation, copula, np.random.default_rng([options.seed, _SIMULATED]))
+    claim = validation.nats if refuted else max(validation.nats, copula.plug_in_nats)
+    reached = f"the {family} copula reaches {validation.nats:.3f} nats on validation"
+    near = _look_near(x, y, split, options) if width <= NEIGHBOUR_COLUMNS else None
+    more = near is not None and near.sees_more_than(claim, validation.standard_error, _VERY_CLEAR)
+    hidden = claim > validation.ceiling_nats - _HIDDEN
+    if few and not (refuted or more or hidden):
+        return _plugged_in(family, copula, x, y, split, f"{reached} and neighbours see no more.", near)
+
+    budget.tell("critic", None if near is None else near.nats)
+    critic, residual = _look_by_critic(family, copula, x, y, split, options)
+    suffices = not (refuted or more or _clearly_above(residual, validation, _LEAST_GAIN))
+    if suffices and not hidden:
+        return _plugged_in(family, copula, x, y, split, f"{reached} and a residual network adds nothing.", critic)
+
+    budget.tell("densities", residual.nats)
+    settled = few and near is not None and near.settled and not hidden
+    learned = None if settled else _look_by_densities(x, y, split, options)
+    if suffices and not (learned is not None and learned.sees_more_than(claim, validation.standard_error)):
+        reason = f"{reached}, which the logarithm of its rows limits; densities see no more."
+        return _plugged_in(family, copula, x, y, split, reason, learned or critic)
+    # in few columns neighbours come first: what settles there is hard to beat
+    looks = [look for look in ((near, learned, critic) if few else (learned, near, critic)) if look is not None]
+    return _best_look(reached, looks, critic, near)
+
+
+def _best_look(reached: str, looks: list[_Look], critic: _Look, near: _Near | None) -> Outcome:
+    """The first, unless a later one sees clearly more; the critic certifies a lower bound whatever answers."""
+    best = looks[0]
+    for other in looks[1:]:
+        if other.sees_more_than(best.nats, best.standard_error):
+            best = other
+    runner_up = max((look for look in looks if look is not best), key=lambda look: look.nats, default=best)
+    bound = critic.finish()
+    found = bound if best is critic else best.finish()
+    warning = "" if near is None or best.sees_more_than(near.nats, near.standard_error, _VERY_CLEAR) else near.rising
+    if warning:
+        found = replace(found, second_order=math.inf, warnings=(*found.warnings, warning))
+    return replace(
+        found,
+        reason=f"{reached}; {', '.join(map(str, looks))}.",
+        runner_up=str(runner_up),
+        lower_nats=bound.certified_nats,
+    )
+
+
+def _plugged_in(
+    family: str, copula: Copula, x: Array, y: Array, split: Split, reason: str, runner_up: _Look | None
+) -> Outcome:
+    """The plug-in value of all rows, and what the family's bound certifies on evaluation rows."""
+
+    def again(x: Array, y: Array) -> Outcome:
+        return plug_in(refitted(FAMILIES[family](x[split.train], y[split.train]), x, y), x, y)
+
+    bound, whole = family_bound(copula, x, y, split.evaluation), refitted(copula, x, y)
+    found = plug_in(whole, x, y)
+    if not whole.fits(x, y):
+        told = f"pairs of columns do not look {family} although nothing sees more; the error is widened by a tenth."
+        error = math.hypot(found.second_order, _MISFIT * found.nats)
+        found = replace(found, second_order=error, warnings=(*found.warnings, told))
+    return replace(
+        found,
+        method=family,
+        reason=reason,
+        again=again,
+        lower_nats=certified(bound.nats, bound.standard_error),
+        runner_up=str(runner_up),
+    )
+
+
+def _look_near(x: Array, y: Array, split: Split, options: MethodOptions) -> _Near:
+    seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
+    found, less_nats = _with_thinned(x[seen], y[seen], options)
+
+    def finish() -> Outcome:
+        return replace(_neighbours(x, y, options), method="ksg", again=lambda x, y: _neighbours(x, y, options))
+
+    return _Near("neighbours", found.nats, found.standard_error, finish, less_nats)
+
+
+def _neighbours(x: Array, y: Array, options: MethodOptions) -> Outcome:
+    """Neighbours of all rows; what a fourth of them sees less is their systematic error."""
+    found, less_nats = _with_thinned(x, y, options)
+    return replace(found, second_order=max(found.nats - less_nats - found.standard_error, 0.0))
+
+
+def _with_thinned(x: Array, y: Array, options: MethodOptions) -> tuple[Outcome, float]:
+    """What neighbours see in all rows and in a fourth of them; of few rows, the same."""
+    found, part = run_neighbours(KSG_1, x, y, options), thinned(len(x), options.seed)
+    return found, found.nats if part is None else run_neighbours(KSG_1, x[part], y[part], options).nats
+
+
+def _look_by_critic(
+    family: str, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions
+) -> tuple[_Look, Reading]:
+    outcome, residual = learn_residual(copula, x, y, split, options)
+
+    def again(x: Array, y: Array) -> Outcome:
+        return learn_residual(FAMILIES[family](x[split.train], y[split.train]), x, y, split, options)[0]
+
+    answer = replace(outcome, method=f"infonce, anchored on {family}", again=again)
+    return _Look("a critic's bound", residual.nats, residual.standard_error, lambda: answer), residual
+
+
+def _look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) -> _Look | None:
+    """None where no time is left for them."""
+    if options.budget.over(leaves="learn densities"):
+        return None
+    learned = learn_entropies(x, y, split, options)
+    nats = learned.validation.nats + learned.carried_on_nats
+    error = math.hypot(learned.validation.standard_error, learned.systematic_error)
+    options.budget.tell("densities", nats)
+
+    def finish() -> Outcome:
+        def again(x: Array, y: Array) -> Outcome:
+            return learn_entropies(x, y, split, options).outcome()
+
+        return replace(learned.outcome(), method="doe", again=again)
+
+    return _Look("densities", nats, error, finish)
+
+
+def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:
+    """The simplest family that no richer one beats clearly on the validation rows."""
+    best: tuple[str, Copula, Reading] | None = None
+    for name, fit_family in FAMILIES.items():
+        copula = fit_family(x[split.train], y[split.train])
+        reading = family_bound(copula, x, y, split.validation)
+        if best is None or _clearly_above(reading, best[2], _LEAST_GAIN / 2, trim=_OUTLIERS):
+            best = (name, copula, reading)
+    assert best is not None
+    return best
+
+
+def _clearly_above(reading: Reading, other: Reading, least: float, trim: float = 0.0) -> bool:
+    """By more than chance on the same rows, and by enough to matter; `trim` of the rows on either side do not count."""
+    gain = (reading.values - other.values).sort().values
+    cut = int(trim * len(gain))
+    gain = gain[cut : len(gain) - cut]
+    return float(gain.mean()) > max(_CLEAR * float(gain.std()) / math.sqrt(len(gain)), least)
+
+
+def learn_residual(copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> tuple[Outcome, Reading]:
+    """The anchored critic's value on evaluation rows, and its reading on validation."""
+    parts = to_tensors(copula, x, y, split)
+    with seeded(options.seed) as generator:
+        critic = anchored(copula, x.shape[1], y.shape[1], hidden=options.settings.hidden)
+        learner, curve = train_critic(InfoNCE, critic, parts, options, generator)
+    validation = learner.read(*parts.validation)
+    return outcome_of(learner.read(*parts.evaluation), validation, curve, kind="lower"), validation
