@@ -45,8 +45,8 @@ def watch_command(
         with Server(folder, host=host, port=port) as server:
             runs = len(server.site.watched.records())
             told = f"watching {runs} {'run' if runs == 1 else 'runs'} of {folder}: {server.address}"
-            plain = server.address if quiet else told
-            print(json.dumps({"address": server.address, "runs": runs}) if as_json else plain, flush=True)
+            shown = json.dumps({"address": server.address, "runs": runs}) if as_json else told
+            print(server.address if quiet and not as_json else shown, flush=True)
             server.serve_forever()
     except KeyboardInterrupt:
         if not quiet:
