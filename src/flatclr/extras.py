@@ -12,7 +12,7 @@ EXTRAS = {  # package -> the extra of flatclr that brings it
     "onnxruntime": "export",
     "onnxscript": "export",
     "pyarrow": "parquet",
-    "sentence_transformers": "sentence_transformers",
+    "sentence_transformers": "sentence-transformers",
     "sklearn": "sklearn",
     "timm": "models",
     "torchvision": "models",

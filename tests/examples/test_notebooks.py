@@ -28,7 +28,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     nbformat, nbclient = (pytest.importorskip(name, reason=why) for name in ("nbformat", "nbclient"))
     if notebook.stem == "text":
         pytest.importorskip(
-            "sentence_transformers", reason='install it by pip install "flatclr[sentence_transformers]"'
+            "sentence_transformers", reason='install it by pip install "flatclr[sentence-transformers]"'
         )
     content = nbformat.read(notebook, as_version=4)
     nbclient.NotebookClient(content, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()

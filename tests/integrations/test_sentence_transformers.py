@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flatclr import EssControl
 from flatclr.diagnostics.check_loss import check_loss
 
-pytest.importorskip("sentence_transformers", reason='install it by pip install "flatclr[sentence_transformers]"')
+pytest.importorskip("sentence_transformers", reason='install it by pip install "flatclr[sentence-transformers]"')
 
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import (
