@@ -97,7 +97,7 @@ def why_not_graphed(module: nn.Module, inputs: Inputs, options: Options) -> str 
     if options.check_embeddings:
         return "check_embeddings looks at every batch from the host"
     if options.false_negative_margin is not None or any(name in inputs for name in CHOOSING):
-        return "labels, ids and a margin may leave no negative, which the host looks for"
+        return "labels, ids and a margin choose other pairs at every call"
     if any(x.device != z.device for x in _tensors(module)):
         return f"its temperature or parameters are not on {z.device}; move the objective there"
     return None
