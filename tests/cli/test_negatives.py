@@ -25,6 +25,14 @@ def test_json_has_a_row_for_each_number_of_negatives() -> None:
     assert content["rows"][0]["together"] == [[1, 2]]
 
 
+def test_an_answer_that_could_not_be_told_is_withheld() -> None:
+    arguments = ["negatives", "--prior", "0.999999,0.0000005,0.0000005", "--most", "1"]
+    shown = CliRunner().invoke(app, [*arguments, "--quiet"])
+    assert shown.exit_code == 1
+    assert "could not be told: the minimisation did not converge at k = 1" in shown.output
+    assert "enough" not in shown.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
