@@ -109,4 +109,4 @@ def test_an_ess_target_with_a_critic_is_refused() -> None:
             bilinear.changed(ess_target=target)
     with pytest.raises(ValueError, match=r"ess_target must be left out with a critic, got 0\.5"):
         build_objective(replace(bilinear, ess_target=0.5))
-    assert build_objective(bilinear).temperature == 1.0
+    assert isinstance(build_objective(bilinear), flatclr.InfoNCE)  # the default is no wish

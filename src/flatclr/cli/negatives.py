@@ -57,7 +57,8 @@ def negatives_command(
     """Say how many negatives are useful, given the frequencies of your classes.
 
     For the best representation of the latent-class model, computed without sampling: positives are of the anchor's
-    class, and negatives of any. Ends with exit code 1 where the minimisations that the answer rests on did not converge.
+    class, and negatives of any. Ends with exit code 1 where the minimisations that the answer rests on did not
+    converge.
     """
     from flatclr.cli.eval_display import EvaluationDisplay
 

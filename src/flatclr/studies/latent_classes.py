@@ -266,7 +266,7 @@ def _minimum_from(loss: Callable[[Tensor], Tensor], start: Tensor, *, newton: bo
 
 
 def _descend(loss: Callable[[Tensor], Tensor], start: Tensor, slope: float = NEAR_MINIMUM) -> Tensor:
-    """L-BFGS until the loss is as flat as that, or it moves no more; the best point, should its line search overflow."""
+    """L-BFGS until the loss is as flat as that, or it moves no more; the best point where its line search overflows."""
     free = start.clone().requires_grad_()
     least, best = math.inf, start
     optimizer = torch.optim.LBFGS(
