@@ -130,6 +130,8 @@ def _answer(found: UsefulNegatives) -> str:
         return f"More than {tried} negatives are useful: pass a larger --most."
     many = "negative is" if found.useful == 1 else "negatives are"
     harm = " More do not hurt it." if found.never_rises else " Somewhere more raise it."
+    if not all(row.converged for row in found.rows):
+        harm = " Whether more hurt could not be told."
     never = _never(found.limit)
     return (
         f"{found.useful} {many} enough: with more, the supervised loss of the best representation falls by less than "
