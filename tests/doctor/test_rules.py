@@ -15,6 +15,7 @@ from tests.support.made_up_run import evidence
 K = math.exp(4.844) - 1
 FEW = T.FEW_EFFECTIVE / K
 ALL, ONE = [1.0] * 12, [0.0] * 6
+BILINEAR = {"objective_options": {"critic": "bilinear"}}  # its scores have a scale of their own
 SNR = math.sqrt((8 * T.SIGNAL_IN_NOISE + 1) / 7)
 FALL = T.FALLEN_ERRORS * math.sqrt(2 * 0.7 * 0.3 / 1000)
 HALF = 0.7 * 0.3 * (1.96 / T.HALF_WIDTH) ** 2  # images whose interval is as wide
@@ -50,6 +51,8 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         evidence({"ess": T.ESS_ALL_EQUAL - 0.001}),
     ),
     ("temperature_too_high", evidence({"ess": 0.99}), evidence({"ess": 0.99}, settings={"objective": "vicreg"})),
+    ("temperature_too_high", evidence({"ess": 0.99}), evidence({"ess": 0.99}, settings=BILINEAR)),
+    ("temperature_too_low", evidence({"ess": FEW / 2}), evidence({"ess": FEW / 2}, settings=BILINEAR)),
     ("temperature_too_low", evidence({"ess": FEW * 0.99}), evidence({"ess": FEW * 1.01})),
     ("temperature_too_low", evidence({"ess": FEW / 2}), evidence({"ess": FEW / 2, "beta_clamped": False})),
     (

@@ -156,3 +156,9 @@ def test_draws_that_cover_equal_classes_are_those_of_the_coupon_collector() -> N
 def test_bad_input_is_refused(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         call()  # type: ignore[operator]
+
+
+def test_classes_all_but_absent_end_at_unit_vectors_and_say_so_if_these_are_no_minimum() -> None:
+    found = minimise(class_prior([0.999999, 0.0000005, 0.0000005]), negatives=1, starts=1)
+    torch.testing.assert_close(found.points.norm(dim=1), torch.ones(3, dtype=torch.float64))
+    assert not found.converged

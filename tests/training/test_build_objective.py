@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import flatclr
 from flatclr.objectives import OBJECTIVES
 from flatclr.training.build import build
 from flatclr.training.build_objective import build_objective
+from flatclr.training.config import TrainConfig
 from flatclr.training.step import StepResult
 from tests.support.training import paired_npz
 from tests.support.training_worker import config
@@ -98,3 +100,13 @@ def test_an_objective_without_control_starts_at_its_own_temperature(name: str) -
     assert bool(objective.controls) == (traits.accepts_control and traits.temperature is not None)
     if traits.temperature is not None:
         assert float(objective.inverse_temperature) == pytest.approx(1 / traits.temperature, rel=1e-5)
+
+
+def test_an_ess_target_with_a_critic_is_refused() -> None:
+    bilinear = TrainConfig(objective="infonce", objective_options={"critic": "bilinear"})
+    for target in (0.25, 0.5, [[0, 0.5], [20, 0.2]]):
+        with pytest.raises(ValueError, match="ess_target must be left out with a critic, got"):
+            bilinear.changed(ess_target=target)
+    with pytest.raises(ValueError, match=r"ess_target must be left out with a critic, got 0\.5"):
+        build_objective(replace(bilinear, ess_target=0.5))
+    assert isinstance(build_objective(bilinear), flatclr.InfoNCE)  # the default is no wish

@@ -46,6 +46,9 @@ def test_a_run_on_halves_learns_and_is_evaluated_from_either_side(striped: str, 
     assert scores["retrieval", "x to y"] > 2 / 32
     only = flatclr.evaluate(run, protocol="linear", random_row=False)
     assert [row.variant for row in only.rows] == ["from side x", "from side y"]
+    for layer in ("all", "nonsense"):
+        with pytest.raises(ValueError, match=f"layer must be left out for a network on pairs, got '{layer}'"):
+            flatclr.evaluate(run, layer=layer, device="cpu")
     with pytest.raises(ValueError, match="protocol finetune must be for whole images, got their halves"):
         flatclr.evaluate(run, protocol="finetune")
 
@@ -84,6 +87,7 @@ def test_images_that_are_not_square_are_said_to_be_cropped(tmp_path: Path) -> No
         ({"halves": "diagonal"}, "halves must be one of 'top-bottom', 'left-right', got 'diagonal'"),
         ({"views_per_image": 3}, "views_per_image must be 2 for paired data, got 3"),
         ({"views": {"flip": 0.0}}, r"views must be left out for paired data, got \['flip'\]"),
+        ({"positives": "class"}, "positives must be 'views' for halves of images, got 'class'"),
         ({"halves": None, "towers": "shared"}, "towers must be left out for images, got 'shared'"),
         ({"towers": "three"}, "towers must be one of 'separate', 'shared', got 'three'"),
     ],

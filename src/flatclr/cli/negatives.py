@@ -25,6 +25,7 @@ from flatclr.studies.useful_negatives import (
 )
 
 Option = typer.Option
+NOT_TOLD = 1
 
 
 def negatives_command(
@@ -56,17 +57,27 @@ def negatives_command(
     """Say how many negatives are useful, given the frequencies of your classes.
 
     For the best representation of the latent-class model, computed without sampling: positives are of the anchor's
-    class, and negatives of any.
+    class, and negatives of any. Ends with exit code 1 where the minimisations that the answer rests on did not
+    converge.
     """
-    found = useful_negatives(_prior(classes, prior), most=most, within=within)
+    from flatclr.cli.eval_display import EvaluationDisplay
+
+    with EvaluationDisplay(quiet=as_json or quiet) as display:
+        found = useful_negatives(_prior(classes, prior), most=most, within=within, progress=display.progressed)
     if as_json:
-        content = {"useful": found.useful, "rows": [asdict(row) for row in found.rows], "limit": asdict(found.limit)}
+        content = {
+            "useful": found.useful,
+            "converged": not found.unsettled,
+            "rows": [asdict(row) for row in found.rows],
+            "limit": asdict(found.limit),
+        }
         print(json.dumps(json_ready(content)))
-        return
-    if quiet:
+    elif quiet:
         print(_answer(found))
-        return
-    _show(found)
+    else:
+        _show(found)
+    if found.unsettled:
+        raise typer.Exit(NOT_TOLD)
 
 
 def _prior(classes: int | None, text: str | None) -> Tensor:
@@ -109,20 +120,23 @@ def _show(found: UsefulNegatives) -> None:
 
 def _answer(found: UsefulNegatives) -> str:
     tried = found.rows[-1].negatives
-    unsure = "" if all(map(_sure, (*found.rows, found.limit))) else " Some minimisations did not converge."
+    if found.unsettled:
+        where = ", ".join("many" if row.negatives is None else str(row.negatives) for row in found.unsettled)
+        return (
+            f"How many negatives are useful could not be told: the minimisation did not converge at k = {where}. "
+            "Join classes that are very rare."
+        )
     if found.useful is None:
-        return f"More than {tried} negatives are useful: pass a larger --most.{unsure}"
+        return f"More than {tried} negatives are useful: pass a larger --most."
     many = "negative is" if found.useful == 1 else "negatives are"
     harm = " More do not hurt it." if found.never_rises else " Somewhere more raise it."
+    if not all(row.converged for row in found.rows):
+        harm = " Whether more hurt could not be told."
     never = _never(found.limit)
     return (
         f"{found.useful} {many} enough: with more, the supervised loss of the best representation falls by less than "
-        f"{found.within:.2g} of itself, and no more classes separate.{harm}{never}{unsure}"
+        f"{found.within:.2g} of itself, and no more classes separate.{harm}{never}"
     )
-
-
-def _sure(row: AtNegatives) -> bool:
-    return row.converged
 
 
 def _never(limit: AtNegatives) -> str:

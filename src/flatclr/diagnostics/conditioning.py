@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,8 @@ def jacobian_singular_values(module: nn.Module, inputs: Tensor, *, chunk: int = 
     Args:
         module: any that treats samples apart from each other and is plain PyTorch.
         inputs: samples [N, ...].
-        chunk: rows of a Jacobian that are computed at once; fewer take less memory.
+        chunk: rows of a Jacobian, and samples, that are computed at once; fewer take less memory. Samples of a module
+            that `torch.vmap` refuses are computed one by one.
 
     Returns:
         [N, min(inputs, outputs)], in float64, the largest first.
@@ -29,19 +30,30 @@ def jacobian_singular_values(module: nn.Module, inputs: Tensor, *, chunk: int = 
     require_count("chunk", chunk, advice="16 is the default.")
 
     def output(sample: Tensor) -> Tensor:
-        row: Tensor = module(sample.unsqueeze(0))
+        row = module(sample.unsqueeze(0))
+        if not isinstance(row, Tensor):
+            raise TypeError(
+                f"module must return one tensor, got {type(row).__name__}; wrap it to return the one meant."
+            )
         return row.flatten()
 
     training = {part: part.training for part in module.modules()}
     module.eval()  # statistics of a batch would tie samples to each other
     try:
-        jacobian: Any = torch.func.jacrev(output, chunk_size=chunk)
-        rows = [jacobian(sample).detach().flatten(1) for sample in inputs]
+        jacobians = _over_samples(torch.func.jacrev(output, chunk_size=chunk), inputs, chunk)
     finally:
         for part, state in training.items():
             part.training = state
-    values: Tensor = torch.linalg.svdvals(torch.stack(rows).double())
+    values: Tensor = torch.linalg.svdvals(jacobians.detach().flatten(2).double())
     return values
+
+
+def _over_samples(jacobian: Callable[[Tensor], Tensor], inputs: Tensor, chunk: int) -> Tensor:
+    try:
+        together: Tensor = torch.vmap(jacobian, chunk_size=chunk)(inputs)
+    except RuntimeError:  # control flow by values, or what has no rule for batches: what else is wrong is said below
+        return torch.stack([jacobian(sample) for sample in inputs])
+    return together
 
 
 def condition_number(module: nn.Module, inputs: Tensor, *, chunk: int = 16) -> Tensor:
@@ -50,7 +62,7 @@ def condition_number(module: nn.Module, inputs: Tensor, *, chunk: int = 16) -> T
     Args:
         module: any that treats samples apart from each other and is plain PyTorch.
         inputs: samples [N, ...].
-        chunk: rows of a Jacobian that are computed at once.
+        chunk: rows of a Jacobian, and samples, that are computed at once.
 
     Returns:
         [N], at least 1: 1 for a rotation, infinite where a direction is lost.
@@ -61,7 +73,7 @@ def condition_number(module: nn.Module, inputs: Tensor, *, chunk: int = 16) -> T
     tensor([8.], dtype=torch.float64)
     """
     values = jacobian_singular_values(module, inputs, chunk=chunk)
-    return values[:, 0] / values[:, -1]
+    return torch.where(values[:, -1] == 0, torch.inf, values[:, 0] / values[:, -1])
 
 
 def inversion_error(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from flatclr.doctor.thresholds import LATE_SHARE
+from flatclr.objectives.critics import COSINE
 
 LOG, EVALUATION = "log", "evaluation"
 
@@ -118,6 +119,12 @@ class Evidence:
         """Its name; None where it is not known."""
         found = self.settings.get("objective")
         return found if isinstance(found, str) else None
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a network scores the pairs: the scale of its scores is its own, and no temperature's."""
+        options = self.settings.get("objective_options")
+        return isinstance(options, Mapping) and options.get("critic", COSINE) != COSINE
 
     @property
     def is_controlled(self) -> bool:

@@ -49,6 +49,10 @@ def evaluate_pairs(request: EvaluationRequest) -> Evaluation:
 
     Of halves of labelled images, neighbours and a linear probe from either side too.
     """
+    if request.probing:
+        raise ValueError(
+            f"layer must be left out for a network on pairs, got {request.layer!r}; its outputs are what is measured."
+        )
     device = checked_device(request.device)
     network, settings = _opened(request)
     data = _data_of(request, settings)

@@ -266,21 +266,27 @@ def _minimum_from(loss: Callable[[Tensor], Tensor], start: Tensor, *, newton: bo
 
 
 def _descend(loss: Callable[[Tensor], Tensor], start: Tensor, slope: float = NEAR_MINIMUM) -> Tensor:
-    """L-BFGS until the loss is as flat as that, or it moves no more."""
+    """L-BFGS until the loss is as flat as that, or it moves no more; the best point where its line search overflows."""
     free = start.clone().requires_grad_()
+    least, best = math.inf, start
     optimizer = torch.optim.LBFGS(
         [free], max_iter=50, history_size=20, tolerance_grad=slope, tolerance_change=0, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
+        nonlocal least, best
         optimizer.zero_grad()
         value = loss(free)
         value.backward()
+        if value.item() < least:
+            least, best = value.item(), free.detach().clone()
         return value
 
     for _ in range(MOST_ROUNDS):
         before = free.detach().clone()
         optimizer.step(closure)
+        if not free.isfinite().all():
+            return best
         if torch.equal(before, free.detach()) or _slope(loss, free.detach()) < slope:
             break
     return free.detach()
@@ -290,15 +296,19 @@ def _polish(loss: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     """Newton's steps, which go on where differences of the loss are lost to rounding; rotations are left alone.
 
     Many of them where classes are about to separate: the loss is of fourth order there, and each step goes a third.
+    None where second derivatives are too near to 0 for their eigenvalues to be found, as with classes all but absent.
     """
     for _ in range(MOST_STEPS):
         slope = _gradient(loss, points)
         if slope.abs().max() < FLAT:
             break
         hessian: Any = torch.autograd.functional.hessian(loss, points, vectorize=True)
-        inverse = torch.linalg.pinv(hessian.view(points.numel(), -1), rtol=1e-9, hermitian=True)
+        try:
+            inverse = torch.linalg.pinv(hessian.view(points.numel(), -1), rtol=1e-9, hermitian=True)
+        except RuntimeError:  # LinAlgError, which torch does not export
+            break
         moved = F.normalize(points - (inverse @ slope.flatten()).view_as(points), dim=1)
-        if _slope(loss, moved) >= slope.abs().max():
+        if not _slope(loss, moved) < slope.abs().max():
             break
         points = moved
     return points

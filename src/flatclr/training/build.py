@@ -218,6 +218,8 @@ def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: 
 def _class_positives(config: TrainConfig, source: AnySource) -> ClassPositives | None:
     if config.positives != "class":
         return None
+    if config.halves is not None:
+        raise ValueError("positives must be 'views' for halves of images, got 'class'; a half's positive is the other.")
     if isinstance(source, PairedArrays | ReadyViews) or source.labels is None:
         raise ValueError(
             f"positives must be 'views' for data without labels, got 'class' for {source.name}; pass labelled images."

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from flatclr.objectives import OBJECTIVES, EssControl, Matryoshka, Objective, Traits
-from flatclr.objectives.critics import COSINE, CriticObjective
+from flatclr.objectives.critics import CriticObjective
 from flatclr.training.config import OWN, SUPERVISED, TrainConfig
 from flatclr.training.supervised import CrossEntropy
 
@@ -45,8 +45,10 @@ def build_objective(
         options.setdefault("pairing", "cross")
     if config.negatives_per_anchor is not None:
         options["negatives_per_anchor"] = config.negatives_per_anchor
-    has_critic = issubclass(kind, CriticObjective) and options.get("critic", COSINE) != COSINE
+    has_critic = issubclass(kind, CriticObjective) and config.has_critic
     if has_critic:
+        if config.temperature is None and config.ess_target not in (None, TrainConfig.ess_target):
+            config.require_no_critic()
         options.setdefault("critic_dim", config.embedding)
         options["temperature"] = 1.0  # its scores have a scale of their own
     traits = kind.traits_with(**options)

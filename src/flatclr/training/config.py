@@ -12,6 +12,7 @@ from flatclr.contrast.relation import PAIRINGS
 from flatclr.data.halves import HALVES
 from flatclr.data.opening import LABELS
 from flatclr.objectives import OBJECTIVES
+from flatclr.objectives.critics import COSINE
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
 from flatclr.training.settings import (
     Setting,
@@ -468,7 +469,7 @@ class TrainConfig:
 
         Raises:
             ValueError: for a name that is no setting, with the nearest ones that are, or for an ESS target together
-                with a temperature.
+                with a temperature or a critic.
 
         >>> TrainConfig(ess_target=None, temperature=0.1).changed(ess_target=0.3).temperature is None
         True
@@ -487,7 +488,23 @@ class TrainConfig:
             settings.setdefault("views_per_image", FEWEST_VIEWS)
         elif "views_per_image" in settings:
             settings.setdefault("view_sizes", None)
-        return replace(self, **settings)
+        other = replace(self, **settings)
+        if settings.get("ess_target") is not None:
+            other.require_no_critic()
+        return other
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a network scores the pairs, not their cosine."""
+        return bool(self.objective_options.get("critic", COSINE) != COSINE)
+
+    def require_no_critic(self) -> None:
+        """An ESS target that is asked for may not be passed over because a critic scores the pairs."""
+        if self.has_critic:
+            raise ValueError(
+                f"ess_target must be left out with a critic, got {self.ess_target!r}; its scores have a scale of their "
+                "own, which training sets."
+            )
 
 
 def _either(numbers: Collection[int]) -> str:

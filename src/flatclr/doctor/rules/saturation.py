@@ -40,7 +40,7 @@ def bound_saturated(evidence: Evidence) -> Finding | None:
 def temperature_too_high(evidence: Evidence) -> Finding | None:
     """All negatives weigh the same: none of them teaches more than another."""
     ess = evidence.late("ess")
-    if ess is None or evidence.is_controlled or evidence.objective in WITHOUT_TEMPERATURE or ess < T.ESS_ALL_EQUAL:
+    if ess is None or not _temperature_decides(evidence) or ess < T.ESS_ALL_EQUAL:
         return None
     return Finding(
         "temperature_too_high",
@@ -59,7 +59,7 @@ def temperature_too_high(evidence: Evidence) -> Finding | None:
 def temperature_too_low(evidence: Evidence) -> Finding | None:
     """A few negatives carry the whole gradient of an anchor, until the network squeezes its embeddings together."""
     ess, negatives, std = evidence.series("ess"), evidence.negatives, evidence.late("embedding_std")
-    if not ess or negatives is None or evidence.is_controlled or evidence.objective in WITHOUT_TEMPERATURE:
+    if not ess or negatives is None or not _temperature_decides(evidence):
         return None
     carrying = min(ess.early, ess.late) * negatives
     few = negatives >= T.MANY_NEGATIVES and carrying <= T.FEW_EFFECTIVE
@@ -103,6 +103,11 @@ def controller_clamped(evidence: Evidence) -> Finding | None:
         command=train_command(evidence, ess_target=0.25),
         series=("beta", "ess", "beta_clamped"),
     )
+
+
+def _temperature_decides(evidence: Evidence) -> bool:
+    """Whether it is a fixed temperature that sets how negatives weigh."""
+    return not (evidence.is_controlled or evidence.has_critic or evidence.objective in WITHOUT_TEMPERATURE)
 
 
 def _beta(evidence: Evidence) -> str:

@@ -167,7 +167,8 @@ def draw(found: Found) -> dict[str, Figure]:
         axes.set_yticks([])
         axes.grid(False)
         axes.set_title(f"{arm}, {score_text(in_points(found.mean(arm, 'accuracy')), 1)} %", fontsize=8)
-    figure.supxlabel("angle; one ring for each class", fontsize=8)
+    names = ", ".join(found.one(found.arms[0]).numbers["classes"])
+    figure.supxlabel(f"angle; one ring for each class, from the inside: {names}", fontsize=8)
     return {"angles": figure}
 
 

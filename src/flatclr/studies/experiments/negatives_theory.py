@@ -277,7 +277,9 @@ STUDY = Study(
         "k-negative loss is computed without sampling: as an integral that equals the sum over how many negatives are "
         "of each class, for any k. It is minimised over unit vectors from three random starts, by L-BFGS and then by "
         "Newton's method. The supervised loss is that of the best linear classifiers of unit norm. Beside it stand the "
-        "older bounds: a factor on the k-negative loss for collisions and coverage, and an interval around it."
+        "older bounds: a factor on the k-negative loss for collisions and coverage, and an interval around it. The "
+        "numbers of the priors are exact and deterministic, and equal to rounding from all three starts: one seed is "
+        "all there is."
     ),
     changed=(
         "the constants of both older bounds are derived anew for this setting, as the docstrings state, because the "
