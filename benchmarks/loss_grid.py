@@ -194,7 +194,15 @@ def measure(
 
 
 def _step(loss: Loss, views: list[Tensor]) -> Callable[[], object]:
-    return lambda: torch.autograd.grad(loss(*views), views)
+    """Loss and gradient, and the controller's step, which an optimizer's would bring."""
+    controls = loss.controls if isinstance(loss, flatclr.Objective) else []
+
+    def step() -> None:
+        torch.autograd.grad(loss(*views), views)
+        for control in controls:
+            control.advance()
+
+    return step
 
 
 def _shown(milliseconds: float | None) -> str | float:

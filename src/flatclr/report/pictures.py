@@ -23,7 +23,15 @@ from flatclr.checks import checked_device
 from flatclr.data.loading import seeded_generator
 from flatclr.data.opening import dataset_from
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays, ReadyViews, ResidentImages
+from flatclr.data.sources import (
+    Dataset,
+    ImageSource,
+    PairedArrays,
+    ReadyViews,
+    ResidentImages,
+    SkippedImagesWarning,
+    TransparentImagesWarning,
+)
 from flatclr.evaluation.embedding import fitted, picture_of
 from flatclr.evaluation.features import OUTPUT, compute_features, frozen
 from flatclr.evaluation.opening import open_subject
@@ -67,7 +75,10 @@ def refresh_pictures(
     except (OSError, ValueError, KeyError, TypeError):
         kept = None
     try:
-        write_pictures(run, dataset, patient=patient, progress=progress)
+        with warnings.catch_warnings():
+            for told in (SkippedImagesWarning, TransparentImagesWarning):  # by the run itself
+                warnings.simplefilter("ignore", told)
+            write_pictures(run, dataset, patient=patient, progress=progress)
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:  # the page is worth having without
         reason = (str(error) or type(error).__name__).splitlines()[0]
         return f"{'No pictures' if kept is None else 'These pictures are of earlier weights'}: {reason}"
