@@ -44,3 +44,10 @@ def test_what_mi_needs_for_csv_comes_with_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert {"scipy", "pandas"} <= {re.split("[<>=]", name)[0] for name in project["dependencies"]}
+
+
+def test_make_test_slow_installs_ray() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert re.search(r"flatclr\[.*\bray\b", extras["integrations"][0]), "tests/training/test_ray.py would be skipped"
+    pinned = (ROOT / "constraints.txt").read_text()
+    assert re.search(r"^ray==", pinned, re.MULTILINE)
