@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flatclr.checks import require_count, require_number
+from flatclr.checks import require_count, require_number, shown
 
 ENTRIES_AT_ONCE = 2**24  # similarities that are held at once
 MOST_PAIRS = 1_000_000
@@ -49,7 +49,17 @@ class Pair(NamedTuple):
 
 def unit(features: NDArray[np.floating]) -> Floats:
     """Rows of length 1; a row of zeros stays one."""
+    if not isinstance(features, np.ndarray) or features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise ValueError(f"features must be an array of numbers [N, d], got {shown(features)}; stack one row for each.")
+    if not features.size:
+        raise ValueError(f"features must not be empty, got shape {list(features.shape)}; pass at least one row.")
     rows = np.asarray(features, np.float32)
+    if not np.isfinite(rows).all():
+        bad = ~np.isfinite(rows).all(1)
+        raise ValueError(
+            f"features must be finite, got NaN or Inf in {bad.sum()} of {len(rows)} rows, first in row "
+            f"{bad.argmax()}; leave those out."
+        )
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
