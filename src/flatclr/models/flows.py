@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_count, shown
+from flatclr.checks import require_count, require_dense, shown
 
 LARGEST_LOG_SCALE = 2.0  # of one coupling; a bound keeps the inverse exact in float32
 
@@ -43,6 +43,7 @@ class Coupling(nn.Module):
         if not isinstance(x, Tensor) or x.shape[1:] != self.mask.shape or not x.is_floating_point():
             wanted = ", ".join(str(side) for side in self.mask.shape)
             raise ValueError(f"samples must be floating-point [N, {wanted}], got {shown(x)}; reshape them.")
+        require_dense("samples", x)
         return self.mask * x
 
     def _scale_and_shift(self, held: Tensor) -> tuple[Tensor, Tensor]:
