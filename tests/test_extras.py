@@ -46,3 +46,8 @@ def test_what_mi_needs_for_csv_comes_with_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert {"scipy", "pandas"} <= {re.split("[<>=]", name)[0] for name in project["dependencies"]}
+
+
+def test_make_test_slow_installs_ray() -> None:
+    assert '".[integrations,ray]"' in (ROOT / "Makefile").read_text(), "tests/training/test_ray.py would be skipped"
+    assert re.search(r"^ray==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)

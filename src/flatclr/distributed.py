@@ -90,6 +90,11 @@ def any_rank(yes: bool, device: torch.device, ranks: Ranks) -> bool:
     return bool(_all_gather(torch.tensor([yes], device=device, dtype=torch.uint8), ranks).any())
 
 
+def wait_for_every_rank(device: torch.device, ranks: Ranks) -> None:
+    """Return once all ranks are here; one that is lost ends the others as in any collective."""
+    any_rank(False, device, ranks)
+
+
 def gather_views(x_Vn: Tensor, ranks: Ranks) -> Tensor:
     """[V, n, ...] on each rank -> [V, W * n, ...] on all, in one-process order. No gradient passes."""
     if ranks.size == 1:

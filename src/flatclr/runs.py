@@ -148,13 +148,9 @@ class RunDirectory:
             )
         return loaded
 
-    def unchecked(self) -> str | None:
-        """What to say of settings that came without a checksum."""
-        if self._settings()[1] is not None:
-            return None
-        return (
-            f"{self.path / CONFIG} could not be checked for damage: it has no checksum, as those of earlier versions."
-        )
+    def has_checksum(self) -> bool:
+        """Whether its settings came with one, as those of earlier versions do not."""
+        return self._settings()[1] is not None
 
     def identity(self) -> str:
         """The settings that decide what its weights become; checkpoints carry it to tell whose they are."""

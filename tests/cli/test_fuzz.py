@@ -37,7 +37,7 @@ SMALL = {
         *("--set", "encoder_options={width: 4}", "--set", "batch_size=4", "--out", "w"),
     ],
     "settings": [],
-    "negatives": ["--classes", "3"],
+    "negatives": ["--most", "4"],
     "study": ["--quick", "--out", "s"],
     "check-loss": ["--ranks", "1"],
     "finetune": ["--data", "labelled.npz", "--device", "cpu", "--epochs", "1", "--out", "f"],
@@ -58,7 +58,10 @@ SUBJECTS = {
     "embed": [["run"], ["gone"], ["images.npy"], ["odd.json"]],
     "neighbours": [["run", "--outliers"], ["run", "gone.png"], ["run"], ["gone", "--duplicates"]],
     "settings": [[], ["output"], ["gone"], [""]],
-    "negatives": [[]],
+    "negatives": [
+        ["--classes", "3"],
+        *(["--prior", p] for p in ("0.7,0.2,0.1", "1,1", "1e-9,1", "1,0", "1,-1", "1,nan", "1", "1e308,1e308", "1,,1")),
+    ],
     "study": [["list"], ["cost"], ["gone"], [""]],
 }
 LONG = {"--epochs", "--workers", "--benchmark", "--rows", "--help", "--draws", "--transfer-data", "--wandb", "--folds"}
@@ -148,7 +151,8 @@ def test_a_command_line_has_an_outcome(examples: int, place: Path, monkeypatch: 
         lines = [text for text in said.getvalue().splitlines() if text.strip()]
         assert stopped.value.code in (0, 1, 2)
         assert "Traceback" not in said.getvalue()
-        if stopped.value.code:
+        unsettled = line[0] == "negatives" and stopped.value.code == 1 and out.getvalue()  # its answer says so
+        if stopped.value.code and not unsettled:
             assert len(lines) == 1, lines
             assert lines[0].startswith("flatclr: ")
 

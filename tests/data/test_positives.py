@@ -35,7 +35,7 @@ def test_the_others_of_a_class_are_equally_probable() -> None:
 
 def test_the_largest_uniform_is_still_another_sample() -> None:
     almost_one = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0)).expand(3)
-    assert ClassPositives(torch.zeros(3)).of(torch.arange(3), almost_one).tolist() == [2, 0, 1]
+    assert ClassPositives(torch.zeros(3, dtype=torch.int64)).of(torch.arange(3), almost_one).tolist() == [2, 0, 1]
 
 
 def test_a_class_of_one_sample_is_refused() -> None:

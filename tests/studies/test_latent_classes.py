@@ -143,7 +143,7 @@ def test_draws_that_cover_equal_classes_are_those_of_the_coupon_collector() -> N
     ("call", "message"),
     [
         (lambda: class_prior([1]), "a prior must have at least 2 classes, got 1"),
-        (lambda: class_prior([1, 0]), "a frequency of a class must be a finite number > 0, got 0.0; leave out"),
+        (lambda: class_prior([1, 0]), "a frequency of a class must be a finite number > 0, got 0; leave out"),
         (lambda: contrastive_loss(unit_points(3, 3), SKEWED, negatives=0), "negatives must be a whole number >= 1"),
         (lambda: contrastive_loss(unit_points(2, 3), SKEWED, negatives=1), "points must be of all 3 classes"),
         (lambda: contrastive_loss(unit_points(3, 3), SKEWED, negatives=1, method="count"), "did you mean 'counts'"),

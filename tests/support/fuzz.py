@@ -97,9 +97,13 @@ def require_an_outcome(call: Callable[[], Any], *given: Any) -> None:
 
 
 def _problem(error: Exception) -> str | None:
+    """What is wrong with an error: only a `raise` of the package itself counts as one of its own.
+
+    A builtin or C++ function that raises leaves the line of its call as the last one.
+    """
     *_, last = traceback.extract_tb(error.__traceback__)
-    if not last.filename.startswith(PACKAGE):
-        return f"raised in {last.filename}, line {last.lineno}: {error!r:.300}"
+    if not last.filename.startswith(PACKAGE) or not (last.line or "").startswith("raise"):
+        return f"raised in {last.filename}, line {last.lineno} ({last.line}): {error!r:.300}"
     return None if len(str(error).splitlines()) == 1 else f"not one line: {error!r:.300}"
 
 

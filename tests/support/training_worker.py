@@ -1,20 +1,23 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
 python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch-too] [--sogclr-too]
-    [--shards-too] [--views-too] [--signals] [--pids] [--calm]
+    [--shards-too] [--views-too] [--signals] [--pids] [--calm] [--slow-last-save]
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from flatclr.checkpoint import load_checkpoint
+from flatclr.checkpoint import load_checkpoint, save_checkpoint
+from flatclr.training import recorder
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.launch import process_group
@@ -26,6 +29,7 @@ SEVERAL_SIZES: dict[str, object] = {  # of 1,250 steps in an epoch, the first fo
 }
 
 CALM: dict[str, object] = {"temperature": 0.5, "optimizer": "sgd", "learning_rate": 0.01}  # rounding does not grow
+ONE_SAVE: dict[str, object] = {"checkpoint_every": 1_000_000}  # only when asked to stop
 BY_SHARDS: dict[str, object] = {"resident_gib": 0.0, "shards_at_once": 2, "eval_samples": 8, "workers": 1}
 
 
@@ -54,17 +58,24 @@ def network_of(run: Path) -> dict[str, Tensor]:
     return state
 
 
+def save_slowly(folder: Path, *args: Any, **options: Any) -> None:
+    time.sleep(3)
+    save_checkpoint(folder, *args, **options)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
     stop = StopRequest() if "--signals" in sys.argv else None
+    if "--slow-last-save" in sys.argv:
+        recorder.save_checkpoint = save_slowly
     with nullcontext() if stop is None else stop.on_signals():
         try:
             with process_group() as ranks:
                 if "--pids" in sys.argv:
                     (out.parent / f"pid-{ranks.rank}").write_text(str(os.getpid()))
                 resume, auto_resume = out if "--resume" in sys.argv else None, "--auto-resume" in sys.argv
-                settings = CALM if "--calm" in sys.argv else {}
+                settings = CALM if "--calm" in sys.argv else ONE_SAVE if "--slow-last-save" in sys.argv else {}
                 found = train(config(out, steps, **settings), resume=resume, auto_resume=auto_resume, stop=stop)
                 sys.stdout.write(f"{found.path}\n")
                 if "--micro-batch-too" in sys.argv:

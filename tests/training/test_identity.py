@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import flatclr
+from flatclr.checkpoint import load_checkpoint, save_checkpoint
 from flatclr.cli.main import main
 from flatclr.files import UncheckedWarning
 from flatclr.runs import LEFT_BY_RUNS, RunDirectory
@@ -82,7 +83,7 @@ def test_settings_that_leave_weights_alone_may_be_changed_by_who_removes_the_che
         RunDirectory.open(run).config()
     lines = (run / "config.yaml").read_text().splitlines()[:-1]
     (run / "config.yaml").write_text("\n".join(lines) + "\n")
-    assert any("config.yaml could not be checked" in message for message in said_by(run))
+    assert any("could not be checked: " in m and "config.yaml has no checksum" in m for m in said_by(run))
 
 
 def test_a_run_of_an_earlier_version_loads_with_one_line_that_says_so(run: Path) -> None:
@@ -92,6 +93,17 @@ def test_a_run_of_an_earlier_version_loads_with_one_line_that_says_so(run: Path)
     with pytest.warns(UncheckedWarning, match=r"encoder\.json could not be checked") as seen:
         flatclr.load_encoder(run)
     assert len(seen) == 1
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_one_line_that_says_so(run: Path) -> None:
+    lines = (run / "config.yaml").read_text().splitlines()[:-1]
+    (run / "config.yaml").write_text("\n".join(lines) + "\n")
+    (*_, newest) = sorted((run / "checkpoint").glob("*.pt"))
+    state = load_checkpoint(run / "checkpoint").state
+    save_checkpoint(run / "checkpoint", int(newest.stem.partition("-")[2]), state, identity="")
+    (said,) = [message for message in said_by(run) if "earlier version" in message]
+    assert said.startswith("the run could not be checked: ")
+    assert "has no checksum and the checkpoint of step 8 does not say whose it is" in said
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "encoder.json"])
@@ -141,8 +153,6 @@ def test_a_run_without_checkpoints_says_that_it_begins_again(run: Path) -> None:
 
 
 def test_a_checkpoint_whose_state_is_not_a_runs_is_one_line(run: Path) -> None:
-    from flatclr.checkpoint import save_checkpoint
-
     identity = RunDirectory.open(run).identity()
     save_checkpoint(run / "checkpoint", 9, {"step": 9}, identity=identity)
     for use in (said_by, flatclr.load_network):

@@ -128,6 +128,21 @@ def test_a_signal_to_one_process_stops_all_of_them_and_one_goes_on_with_the_batc
     assert "batch normalisation" not in message
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    processes = ranks(tmp_path / "run", 100_000, "--signals", "--slow-last-save")
+    while not metrics.exists() and all(process.poll() is None for process in processes):
+        time.sleep(0.02)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    _, said = processes[1].communicate(timeout=60)
+    assert list(metrics.parent.glob("checkpoint/*.pt")), said
+    processes[0].communicate(timeout=60)
+    assert [process.returncode for process in processes] == [RESUME_ME] * 2
+
+
 def test_batch_normalisation_is_named_where_the_number_of_processes_changes(tmp_path: Path) -> None:
     run = train(config(tmp_path / "run", 4, encoder_options={"width": 8})).path
     from flatclr.checkpoint import save_checkpoint

@@ -12,10 +12,11 @@ import torch
 
 from flatclr.data import Dataset, ResidentImages
 from flatclr.distributed import Ranks
-from flatclr.training import Evaluated, Event
+from flatclr.training import Evaluated, Event, StopRequest, loop
 from flatclr.training.build import build
 from flatclr.training.loop import Loop
 from flatclr.training.state import Start, restore, state_of
+from flatclr.training.stopping import StopAskedError
 from tests.support.training_worker import config
 
 
@@ -56,6 +57,18 @@ def test_a_loop_saves_when_the_minutes_are_over(tmp_path: Path) -> None:
     record = Remembered()
     Loop(build(config(tmp_path, 3, checkpoint_every=100, checkpoint_minutes=1e-9)), record).run()
     assert record.saved == [1, 2, 3]
+
+
+def test_a_loop_that_was_asked_to_stop_waits_for_the_other_processes_after_its_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, stop, saved_before = Remembered(), StopRequest(), list[int]()
+    monkeypatch.setattr(loop, "wait_for_every_rank", lambda *_: saved_before.extend(record.saved))
+    stopping = Loop(build(config(tmp_path, 3, checkpoint_every=100)), record, stop=stop)
+    monkeypatch.setattr(stopping, "_give_signs", lambda: stop.ask("enough"))
+    with pytest.raises(StopAskedError, match="enough"):
+        stopping.run()
+    assert saved_before == [1]
 
 
 @pytest.mark.parametrize(("processes", "said"), [(1, False), (2, False), (4, True)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from flatclr.checks import require_one_of
+from flatclr.checks import require_dense, require_one_of, shown
 from flatclr.data.sources import AnySource, Dataset, FileImages, ItemImages, PairedArrays, ResidentImages
 from flatclr.data.unpacking import memory_bytes
 
@@ -29,6 +29,9 @@ def split_in_halves(images_NCHW: Tensor, how: str = HALVES[0]) -> tuple[Tensor, 
     (tensor([0., 1.]), tensor([4., 5.]))
     """
     require_one_of("how", how, HALVES)
+    if not isinstance(images_NCHW, Tensor) or images_NCHW.dim() != 4:
+        raise ValueError(f"images must be a tensor [N, C, H, W], got {shown(images_NCHW)}; stack them to a batch.")
+    require_dense("images", images_NCHW)
     axis = 2 + HALVES.index(how)
     side = images_NCHW.shape[axis]
     return images_NCHW.narrow(axis, 0, side // 2), images_NCHW.narrow(axis, side - side // 2, side // 2)
@@ -51,6 +54,8 @@ def halved(dataset: Dataset, how: str = HALVES[0]) -> Dataset:
     >>> pairs.x.shape, len(pairs.labels)
     (torch.Size([10000, 1, 4, 8]), 10000)
     """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"dataset must be a Dataset, got {type(dataset).__name__}; open one with open_dataset.")
     test = None if dataset.test is None else _halves_of(dataset.test, how)
     return replace(dataset, train=_halves_of(dataset.train, how), test=test, bank=None)
 

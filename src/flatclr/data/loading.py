@@ -45,7 +45,8 @@ def seeded_generator(seed: int, *names: int | str) -> torch.Generator:
     >>> bool(first == again), bool(first == other)
     (True, False)
     """
-    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
+    named = "/".join(map(str, (seed, *names))).encode(errors="surrogatepass")  # file names may be any bytes
+    digest = hashlib.sha256(named).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
 

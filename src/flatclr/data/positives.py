@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flatclr.checks import require_class_numbers
+from flatclr.data.arrays import MOST_CLASSES
+
 
 class ClassPositives:
     """For every sample another one of its class, each as probable as the others.
@@ -22,6 +25,11 @@ class ClassPositives:
     """
 
     def __init__(self, labels: Tensor, *, name: str = "data") -> None:
+        require_class_numbers("labels", labels, len(labels) if isinstance(labels, Tensor) and labels.dim() else 0)
+        if len(labels) and int(labels.max()) >= MOST_CLASSES:
+            raise ValueError(
+                f"labels must be below {MOST_CLASSES:,}, got {int(labels.max())}; number the classes from 0 up."
+            )
         self.labels = labels.long()
         self.counts = torch.bincount(self.labels)
         alone = (self.counts == 1).nonzero().flatten().tolist()

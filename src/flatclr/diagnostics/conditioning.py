@@ -90,8 +90,10 @@ def inversion_error(module: nn.Module, inputs: Tensor) -> Tensor:
     tensor([0., 0.])
     """
     inverse = getattr(module, "inverse", None)
-    if inverse is None:
+    if not isinstance(module, nn.Module) or inverse is None:
         raise TypeError(f"module must have a method inverse, got {type(module).__name__}; pass a flow.")
+    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not inputs.is_floating_point() or not len(inputs):
+        raise ValueError(f"inputs must be floating-point samples [N, ...], got {shown(inputs)}; pass a batch.")
     with torch.no_grad():
         back: Tensor = inverse(module(inputs))
     return (back.reshape(inputs.shape) - inputs).flatten(1).abs().amax(1)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from flatclr.checks import shown
+from flatclr.checks import require_dense, shown
 
 
 def gradient_snr(gradients: Iterable[Tensor]) -> float | None:
@@ -73,6 +73,7 @@ def _require_gradients(rows: list[Tensor]) -> None:
     for row in rows:
         if not isinstance(row, Tensor):
             raise TypeError(f"gradients must be tensors, got {type(row).__name__}; flatten and concatenate several.")
+        require_dense("gradients", row)
     shapes = {tuple(row.shape) for row in rows}
     if len(shapes) > 1:
         raise ValueError(f"gradients must have one shape, got {sorted(shapes)}; take the same weights at every batch.")

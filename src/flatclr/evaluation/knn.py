@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flatclr.checks import require_class_numbers, require_count, require_matrix, require_number
 from flatclr.contrast.numerics import unit_rows
+from flatclr.data.arrays import MOST_CLASSES
 
 ENTRIES_AT_ONCE = 2**24
 LARGE_BANK = 20_000
@@ -50,10 +51,17 @@ def knn_votes(
     require_matrix("features", features)
     require_class_numbers("train_labels", train_labels, len(train_features))
     require_count("k", k, advice="200 for large sets, 20 for small ones.")
-    if temperature != math.inf:
+    if not (isinstance(temperature, float) and temperature == math.inf):
         require_number("temperature", temperature, above=0, advice="0.07 is the published choice.")
+    if features.shape[1] != train_features.shape[1]:
+        raise ValueError(
+            f"features must have the {train_features.shape[1]} columns of the bank, got {features.shape[1]}; embed "
+            "both by one encoder."
+        )
+    found = int(train_labels.max()) + 1
+    classes = found if classes is None or (isinstance(classes, int) and classes == 0) else classes
+    require_count("classes", classes, at_least=found, at_most=MOST_CLASSES, advice="count all that the labels have.")
     k = min(k, len(train_features))
-    classes = classes or int(train_labels.max()) + 1
     bank, queries = unit_rows(train_features.float()), unit_rows(features.float())
     votes = []
     for part in queries.split(max(1, ENTRIES_AT_ONCE // len(bank))):

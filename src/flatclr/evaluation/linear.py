@@ -14,7 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_class_numbers, require_count, require_dense, require_matrix, require_number
+from flatclr.checks import (
+    require_class_numbers,
+    require_count,
+    require_dense,
+    require_matrix,
+    require_number,
+    require_seed,
+    unusable_rows,
+)
 from flatclr.contrast.numerics import accumulation_type
 from flatclr.data.arrays import MOST_CLASSES
 from flatclr.data.loading import seeded_generator
@@ -203,6 +211,7 @@ def fit_probe(
     True
     """
     _require_problem(features, labels, classes)
+    require_seed("seed", seed)
     features = features.to(accumulation_type(features))
     fitted, held_out = stratified_split(labels, VALIDATION_SHARE, seed=seed)
     scaling = Scaling.of(features[fitted])
@@ -253,6 +262,8 @@ def _rarest_class(targets_NC: Tensor) -> Tensor:
 
 def _require_problem(features: Tensor, labels: Tensor, classes: int) -> None:
     require_matrix("features", features)
+    if (problem := unusable_rows("features", features, directions=False)) is not None:
+        raise ValueError(problem)
     require_count("classes", classes, at_least=0, at_most=MOST_CLASSES, advice="pass how many the labels have.")
     if isinstance(labels, Tensor) and labels.dim() == 2:
         _require_table(labels, len(features), classes)

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flatclr.checks import require_count, require_number
+from flatclr.checks import require_count, require_number, require_one_of, shown
 
 ENTRIES_AT_ONCE = 2**24  # similarities that are held at once
 MOST_PAIRS = 1_000_000
+BACKENDS = ("auto", "numpy", "faiss")
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
@@ -49,7 +50,17 @@ class Pair(NamedTuple):
 
 def unit(features: NDArray[np.floating]) -> Floats:
     """Rows of length 1; a row of zeros stays one."""
+    if not isinstance(features, np.ndarray) or features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise ValueError(f"features must be an array of numbers [N, d], got {shown(features)}; stack one row for each.")
+    if not features.size:
+        raise ValueError(f"features must not be empty, got shape {list(features.shape)}; pass at least one row.")
     rows = np.asarray(features, np.float32)
+    if not np.isfinite(rows).all():
+        bad = ~np.isfinite(rows).all(1)
+        raise ValueError(
+            f"features must be finite, got NaN or Inf in {bad.sum()} of {len(rows)} rows, first in row "
+            f"{bad.argmax()}; leave those out."
+        )
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
@@ -72,9 +83,16 @@ def nearest(
     array([[0, 1]])
     """
     require_count("k", k, advice="say 10.")
+    require_one_of("backend", backend, BACKENDS)
     rows_Md = unit(bank)
     if queries is not None:
-        return _search(rows_Md, unit(queries), min(k, len(rows_Md)), backend)
+        rows_Nd = unit(queries)
+        if rows_Nd.shape[1] != rows_Md.shape[1]:
+            raise ValueError(
+                f"queries must have the {rows_Md.shape[1]} columns of the bank, got {rows_Nd.shape[1]}; embed both by "
+                "one encoder."
+            )
+        return _search(rows_Md, rows_Nd, min(k, len(rows_Md)), backend)
     if len(rows_Md) < 2:
         raise ValueError(f"neighbours must be found among at least 2 images, got {len(rows_Md)}; add more.")
     found = _search(rows_Md, rows_Md, min(k + 1, len(rows_Md)), backend)

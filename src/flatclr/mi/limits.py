@@ -74,6 +74,7 @@ def all_pairs(rows: int) -> int:
     >>> all_pairs(128)
     16256
     """
+    require_count("rows", rows, advice=ROWS)
     return rows * (rows - 1)
 
 
@@ -148,7 +149,9 @@ def entropy_limit_nats(rows: int, k: float = 20.0) -> float:
 
     Reference: McAllester & Stratos 2020.
     """
-    return math.log(2 * k) + 2 * math.log(rows)
+    require_count("rows", rows, advice=ROWS)
+    require_number("k", k, above=0, advice="20 is the published choice.")
+    return math.log(2) + math.log(k) + 2 * math.log(rows)
 
 
 def nwj_least_variance(mi_nats: float, negatives: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_count
+from flatclr.checks import require_count, require_dense, shown
 
 LARGEST_LOG_SCALE = 2.0  # of one coupling; a bound keeps the inverse exact in float32
 
@@ -38,6 +38,14 @@ class Coupling(nn.Module):
         self.register_buffer("mask", mask, persistent=False)
         self.network = network
 
+    def _held(self, x: Tensor) -> Tensor:
+        """What stays as it is, of samples of the shape of the mask."""
+        if not isinstance(x, Tensor) or x.shape[1:] != self.mask.shape or not x.is_floating_point():
+            wanted = ", ".join(str(side) for side in self.mask.shape)
+            raise ValueError(f"samples must be floating-point [N, {wanted}], got {shown(x)}; reshape them.")
+        require_dense("samples", x)
+        return self.mask * x
+
     def _scale_and_shift(self, held: Tensor) -> tuple[Tensor, Tensor]:
         raw, shift = self.network(held).chunk(2, dim=1)
         log_scale = LARGEST_LOG_SCALE * torch.tanh(raw / LARGEST_LOG_SCALE)
@@ -46,7 +54,7 @@ class Coupling(nn.Module):
 
     def with_log_determinant(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The moved samples, and the log-determinant of each [N]."""
-        log_scale, shift = self._scale_and_shift(self.mask * x)
+        log_scale, shift = self._scale_and_shift(self._held(x))
         return x * log_scale.exp() + shift, log_scale.flatten(1).sum(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,7 +63,7 @@ class Coupling(nn.Module):
 
     def inverse(self, y: Tensor) -> Tensor:
         """The samples that were moved there."""
-        log_scale, shift = self._scale_and_shift(self.mask * y)
+        log_scale, shift = self._scale_and_shift(self._held(y))
         return (y - shift) * torch.exp(-log_scale)
 
 
@@ -139,6 +147,8 @@ def image_flow(channels: int, height: int, width_px: int, *, layers: int = 4, wi
     """
     _require_sizes(layers, width)
     require_count("channels", channels, advice="1 for grey images, 3 for colour.")
+    for name, side in (("height", height), ("width_px", width_px)):
+        require_count(name, side, advice="count pixels.")
     require_count("pixels", height * width_px, at_least=2, advice="a coupling moves one half by the other.")
     rows, columns = torch.arange(height).unsqueeze(1), torch.arange(width_px)
     board = ((rows + columns) % 2).float().expand(channels, -1, -1).contiguous()

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_count, require_matrix, require_number, require_one_of
+from flatclr.checks import require_count, require_dense, require_matrix, require_number, require_one_of, shown
 from flatclr.studies.multinomial import counts_of, probabilities_of
 
 METHODS = ("integral", "counts")
@@ -80,13 +80,29 @@ def class_prior(frequencies: Sequence[float] | Tensor) -> Tensor:
     >>> class_prior([3, 1])
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    values = [float(value) for value in frequencies]
+    if isinstance(frequencies, Tensor):
+        require_dense("a prior", frequencies)
+        frequencies = frequencies.tolist()
+    if not isinstance(frequencies, Sequence) or isinstance(frequencies, str | bytes):
+        raise TypeError(f"a prior must be a list of frequencies, got {shown(frequencies)}; say [0.7, 0.2, 0.1].")
+    values = list(frequencies)
     if len(values) < 2:
         raise ValueError(f"a prior must have at least 2 classes, got {len(values)}; pass a frequency for each class.")
     for value in values:
         require_number("a frequency of a class", value, above=0, advice="leave out classes that never occur.")
-    prior = torch.tensor(values, dtype=torch.float64)
-    return prior / prior.sum()
+    weights = torch.tensor(values, dtype=torch.float64)
+    prior = weights / weights.sum()
+    if not bool((prior > 0).all()):
+        raise ValueError(
+            f"frequencies must leave every class a probability > 0, got {shown(values)}; give shares of 1."
+        )
+    return prior
+
+
+def _require_prior(prior: Tensor) -> None:
+    fits = isinstance(prior, Tensor) and prior.layout == torch.strided and prior.dim() == 1 and len(prior) > 1
+    if not fits or not prior.is_floating_point() or not bool(((prior > 0) & (prior <= 1)).all()):
+        raise ValueError(f"a prior must be a tensor of probabilities [C], got {shown(prior)}; make it by class_prior.")
 
 
 def sample_classes(prior: Tensor, *, anchors: int, negatives: int, generator: torch.Generator) -> Draws:
@@ -98,6 +114,7 @@ def sample_classes(prior: Tensor, *, anchors: int, negatives: int, generator: to
     """
     require_count("anchors", anchors, advice="pass how many to draw.")
     require_count("negatives", negatives, advice="pass how many each anchor has.")
+    _require_prior(prior)
     drawn = torch.multinomial(prior, anchors * (negatives + 1), replacement=True, generator=generator)
     drawn = drawn.view(anchors, negatives + 1)
     return Draws(drawn[:, 0], drawn[:, 1:])
@@ -149,6 +166,7 @@ def contrastive_limit(points: Tensor, prior: Tensor) -> Tensor:
 def _pairs(points: Tensor, prior: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Probability of each pair of anchor and positive, scores of all points less the positive's, mass of points."""
     require_matrix("points", points, "[n, d]")
+    _require_prior(prior)
     count = len(prior)
     classes = torch.arange(count) if classes is None else classes
     sizes_C = torch.bincount(classes, minlength=count)
@@ -329,6 +347,8 @@ def collision_probability(prior: Tensor, negatives: int) -> float:
     >>> collision_probability(class_prior([1, 1]), 2)
     0.75
     """
+    _require_prior(prior)
+    require_count("negatives", negatives, advice="pass how many each anchor has.")
     return (prior @ (1 - (1 - prior) ** negatives)).item()
 
 
@@ -340,6 +360,7 @@ def coverage_draws(prior: Tensor) -> Tensor:
     >>> coverage_draws(class_prior([1, 1, 1]))  # 2 (1 + 1/2)
     tensor([3.0000, 3.0000, 3.0000], dtype=torch.float64)
     """
+    _require_prior(prior)
     times_T = LOG_TIMES.exp() / prior.min()
     draws = []
     for c in range(len(prior)):
@@ -363,6 +384,8 @@ def collision_coverage_factor(prior: Tensor, negatives: int) -> float:
     >>> round(collision_coverage_factor(class_prior([1, 1, 1]), 6), 4)  # 2 (3/2)^6
     22.7812
     """
+    _require_prior(prior)
+    require_count("negatives", negatives, advice="pass how many each anchor has.")
     blocks = torch.ceil(2 * coverage_draws(prior) / negatives - 1e-9)
     return (2 * blocks / (1 - prior) ** negatives).max().item()
 
@@ -382,6 +405,8 @@ def interval_widths(prior: Tensor, negatives: int) -> tuple[float, float]:
     >>> [round(width, 4) for width in interval_widths(class_prior([1, 1]), 1)]
     [0.4055, 0.4745]
     """
+    _require_prior(prior)
+    require_count("negatives", negatives, advice="pass how many each anchor has.")
     ratio = math.exp(2.0)
     power = math.log(ratio) / (ratio - 1)
     log_specht = power - 1 - math.log(power)

@@ -57,7 +57,7 @@ def process_group() -> Iterator[Ranks]:
         with explaining_lost_contact():
             yield ranks_sharing_a_batch(gather=True)
     except TrainingInterruptedError:
-        raise  # a planned end: the first process may still be writing its checkpoint
+        raise  # a planned end of all processes: none has failed
     except BaseException:
         watch.end(FAILED)
         raise

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from flatclr.data.sources import UnusableImagesError
-from flatclr.distributed import any_rank
+from flatclr.distributed import any_rank, wait_for_every_rank
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Evaluated, Event, Logged, Warned
@@ -80,11 +80,19 @@ class Loop:
         """
         try:
             return self._run()
-        except (StopAskedError, UnusableImagesError):
-            self._tell_of_bad_images()
-            if self.step > self.saved_step:
-                self.record.save(self.step, owes_evaluation=self.owes_evaluation)
+        except StopAskedError:
+            self._save_what_was_done()
+            # the first process writes for all: a launcher may end it as soon as another one leaves
+            wait_for_every_rank(self.parts.device, self.parts.ranks)
             raise
+        except UnusableImagesError:
+            self._save_what_was_done()
+            raise
+
+    def _save_what_was_done(self) -> None:
+        self._tell_of_bad_images()
+        if self.step > self.saved_step:
+            self.record.save(self.step, owes_evaluation=self.owes_evaluation)
 
     def _run(self) -> dict[str, Any]:
         if self.owes_evaluation or (self.step == 0 and self.parts.config.eval_start):

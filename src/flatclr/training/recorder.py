@@ -10,7 +10,7 @@ from typing import Any
 from flatclr.checkpoint import has_checkpoints, load_checkpoint, save_checkpoint
 from flatclr.files import json_ready
 from flatclr.models.saving import save_encoder
-from flatclr.runs import RunDirectory
+from flatclr.runs import CONFIG, RunDirectory
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Finished, Listener, Logged, Measured, Saved, Warned
@@ -67,7 +67,8 @@ class Recorder:
         A run that was killed before its first one starts again from its seed.
         """
         assert self.run is not None
-        start, said = FIRST, [self.run.unchecked()]
+        start, said = FIRST, list[str]()
+        unchecked = [] if self.run.has_checksum() else [f"{self.run.path / CONFIG} has no checksum"]
         written_until = -1  # before the evaluation that precedes the first step
         if has_checkpoints(self.run.checkpoints):
             loaded = load_checkpoint(
@@ -77,17 +78,17 @@ class Recorder:
             written_until = start.step
             said += [f"passed over a damaged checkpoint, {problem}" for problem in loaded.passed_over]
             if loaded.unchecked:
-                said.append(
-                    f"the checkpoint of step {start.step} does not say whose it is, as those of earlier versions."
-                )
+                unchecked.append(f"the checkpoint of step {start.step} does not say whose it is")
             said += restore(self.parts, loaded.state, self.run.checkpoints)
         else:
             said.append("the run had no checkpoint yet and begins again from its seed.")
+        if unchecked:
+            missing = " and ".join(unchecked)
+            said.insert(0, f"the run could not be checked: {missing}, as in runs of earlier versions.")
         if self.written is not None:
             self.written.drop_metrics_after(written_until)
         for message in said:
-            if message is not None:
-                self.tell(Warned(start.step, message))
+            self.tell(Warned(start.step, message))
         if differences := self.run.differences():
             message = f"weights may differ from those of a run without a break: {'; '.join(differences)}."
             self.tell(Warned(start.step, message))

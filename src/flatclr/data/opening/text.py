@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flatclr.checks import require_count
+from flatclr.checks import require_count, shown
 from flatclr.data.opening.split import Split
 from flatclr.data.sources import Dataset, PairedArrays
 
@@ -37,6 +37,8 @@ def token_ids(sentences: Sequence[str], *, length: int = LENGTH, buckets: int = 
     """
     require_count("length", length, advice="32 words are a long sentence.")
     require_count("buckets", buckets, at_least=2, at_most=2**24, advice="8192 suits a book.")
+    if not isinstance(sentences, Sequence) or not all(isinstance(sentence, str) for sentence in sentences):
+        raise TypeError(f"sentences must be a list of texts, got {shown(sentences)}; pass ['a sentence'].")
     ids = torch.zeros(len(sentences), length)
     for row, sentence in enumerate(sentences):
         words = WORD.findall(sentence.lower())[:length]
