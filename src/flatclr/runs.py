@@ -133,8 +133,8 @@ class RunDirectory:
         path = self.path / CONFIG
         try:
             text, untouched = self._settings()
-            # the quick loader only for what this package wrote: it takes the stack for what is nested deeply; nor does it
-            # read the escapes that stand for bytes of names that are not UTF-8
+            # the quick loader only for what this package wrote: it takes the stack for what is nested deeply, and does
+            # not read the escapes that stand for bytes of names that are not UTF-8
             quick = untouched and "\\uD" not in text
             loaded = yaml.load(text, Loader=QUICK_LOADER if quick else yaml.SafeLoader)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
