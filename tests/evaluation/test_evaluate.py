@@ -79,9 +79,8 @@ def test_rows_say_which_test_images_were_told_right(everything: Evaluation) -> N
     assert everything["semi"].correct == ""
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_protocols_leave_weights_statistics_and_modes_as_they_were(training: bool) -> None:
-    encoder = small_encoder().train(training)
+def test_protocols_leave_weights_statistics_and_modes_as_they_were() -> None:
+    encoder = small_encoder().train()
     encoder.layer2.eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     modes = [part.training for part in encoder.modules()]

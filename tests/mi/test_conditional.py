@@ -42,6 +42,7 @@ def test_the_conditional_standard_error_of_neighbours_is_the_spread_too():
     assert 0.8 < spread / np.median([result.standard_error for result in results]) < 1.25
 
 
+@pytest.mark.slow
 def test_the_default_conditions_also_where_it_learns():
     x, noise = np.random.default_rng(0).normal(size=(2, 600, 6))
     y = np.abs(x) + 0.3 * noise
