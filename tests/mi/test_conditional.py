@@ -32,6 +32,7 @@ def test_the_conditional_standard_error_is_the_spread_of_a_difference_over_share
         assert np.mean(np.abs(off) < 2) > 0.95 - 3 * math.sqrt(0.05 * 0.95 / 120)
 
 
+@pytest.mark.slow
 def test_the_conditional_standard_error_of_neighbours_is_the_spread_too():
     results = []
     for seed in range(120):

@@ -227,6 +227,7 @@ def test_codes_need_no_order_and_may_be_one_hot(levels: int, rows: int):
         assert estimate(np.eye(levels)[code], y).nats == pytest.approx(result.nats, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_codes_with_few_rows_each_are_taken_as_ordered_unless_they_are_one_hot():
     code, y, truth = codes(400, 1000, seed=0)
     result, one_hot = estimate(code, y), estimate(np.eye(400)[code], y)

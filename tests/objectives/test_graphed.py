@@ -227,14 +227,14 @@ ON_GPU = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0))
     [
         (flatclr.InfoNCE(), {"negatives_per_anchor": 3}, {}, "it draws negatives anew"),
         (flatclr.InfoNCE(), {"check_embeddings": True}, {}, "check_embeddings looks"),
-        (flatclr.InfoNCE(), {}, {"labels": None}, "labels, ids and a margin may leave no negative"),
-        (flatclr.InfoNCE(), {"false_negative_margin": 0.1}, {}, "labels, ids and a margin may leave no negative"),
+        (flatclr.InfoNCE(), {}, {"labels": None}, "labels, ids and a margin choose other pairs"),
+        (flatclr.InfoNCE(), {"false_negative_margin": 0.1}, {}, "labels, ids and a margin choose other pairs"),
         (flatclr.FlatNCE(EssControl()), {}, {}, "its temperature or parameters are not on cuda:0; move the objective"),
         (flatclr.InfoNCE(), {"gather": True}, {}, "several processes share the batch"),
     ],
     ids=["drawn", "checked", "labels", "margin", "controller", "ranks"],
 )
-def test_what_is_looked_at_from_the_host_is_not_captured(
+def test_what_differs_from_call_to_call_is_not_captured(
     objective: Objective, options: Any, brings: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs: Any = {"0": ON_GPU, **brings}
