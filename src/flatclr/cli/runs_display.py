@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from flatclr.cli.options import HARDWARE
 from flatclr.files import json_ready
 from flatclr.studies import Progress
+
+Jobs = Annotated[
+    int, typer.Option(help="How many runs share the device, each in its own process.", rich_help_panel=HARDWARE)
+]
 
 
 class RunsDisplay:

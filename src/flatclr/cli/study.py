@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
-from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
+from flatclr.cli.runs_display import Jobs, RunsDisplay, print_line, print_progress
 from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
 from flatclr.training.stopping import RESUME_ME
@@ -44,9 +44,7 @@ def study_command(
     device: Annotated[
         str, Option(help="The device: cpu, cuda or cuda:1; auto: cuda where there is one.", rich_help_panel=HARDWARE)
     ] = "auto",
-    jobs: Annotated[
-        int, Option(help="How many runs share the device, each in its own process.", rich_help_panel=HARDWARE)
-    ] = 1,
+    jobs: Jobs = 1,
     out: Annotated[
         str | None,
         Option(

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_one_of
 from flatclr.cli.options import HARDWARE, OUTPUT, option_of, parsed_setting, quiet_option
-from flatclr.cli.runs_display import RunsDisplay, print_line, print_progress
+from flatclr.cli.runs_display import Jobs, RunsDisplay, print_line, print_progress
 from flatclr.report.page import write_comparison
 from flatclr.report.runs_view import Comparison, ranking, records_of, row_of
 from flatclr.runs import REPORT
@@ -45,9 +45,7 @@ def sweep_command(
     data: Annotated[str | None, option_of("data")] = None,
     data_dir: Annotated[str | None, option_of("data_dir")] = None,
     device: Annotated[str, option_of("device")] = "auto",
-    jobs: Annotated[
-        int, Option(help="How many runs share the device, each in its own process.", rich_help_panel=HARDWARE)
-    ] = 1,
+    jobs: Jobs = 1,
     minutes: Annotated[
         float | None,
         Option(
