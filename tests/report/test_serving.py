@@ -140,7 +140,16 @@ def test_two_hundred_runs_are_listed_quickly(tmp_path: Path) -> None:
     server.server_close()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Processes begun in the background of a shell do not hear of interrupts, nor do their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     new_run(tmp_path / "runs" / "a", ROWS)
     command = [sys.executable, "-m", "flatclr", "watch", str(tmp_path / "runs"), "--json"]

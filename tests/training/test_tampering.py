@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_tampering_changes_a_result_in_silence(
     seed: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flatclr.cli.train.write_report", lambda path: path / "report.html")  # it takes a second
+    monkeypatch.setattr("flatclr.cli.train.write_report", lambda path, **_: path / "report.html")  # a second each
     weights, encoder = network_of(whole), flatclr.load_encoder(whole)
     luck, fallen_back = random.Random(seed), 0
     for number in range(TRIES // 4):
