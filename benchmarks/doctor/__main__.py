@@ -12,11 +12,12 @@ from pathlib import Path
 from benchmarks.doctor.bench_a import BENCH as BENCH_A
 from benchmarks.doctor.bench_b import BENCH as BENCH_B
 from benchmarks.doctor.bench_c import BENCH as BENCH_C
+from benchmarks.doctor.bench_d import BENCH as BENCH_D
 from benchmarks.doctor.cases import Bench, keep, kept, run
 from benchmarks.doctor.tables import judged, page, summary
 from benchmarks.record import RESULTS
 
-BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C)}
+BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C, BENCH_D)}
 FOLDER = RESULTS / "doctor"
 
 
@@ -43,7 +44,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("bench", choices=BENCHES)
-    parser.add_argument("--data", type=Path, help="the .npz file of a bench that is not of the embedded images")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="the images of bench_b or bench_d, which are not at hand",
+    )
     parser.add_argument("--only", default="", help="runs whose names hold this text")
     parser.add_argument("--out", type=Path, default=FOLDER, help="the folder that keeps the runs")
     given = parser.parse_args()

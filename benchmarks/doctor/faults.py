@@ -70,12 +70,13 @@ def leaked(share: float) -> Callable[[Images], Images]:
 
 def coded(strength: float, *, channels: int = 2) -> Callable[[Images], Images]:
     """Channels of one value each that tell an image from all others and say nothing of its class, as bits that are
-    added to images do in Chen, Luo & Li 2021."""
+    added to images do in Chen, Luo & Li 2021; images of several channels become grey."""
 
     def of(part: Tensor, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         values = 127.5 + strength * 255 * (torch.rand(len(part), channels, 1, 1, generator=generator) - 0.5)
-        return torch.cat([part, values.byte().expand(-1, -1, *part.shape[2:])], 1)
+        grey = part if part.shape[1] == 1 else part.float().mean(1, keepdim=True).byte()
+        return torch.cat([grey, values.byte().expand(-1, -1, *part.shape[2:])], 1)
 
     return lambda images: replace(images, train=of(images.train, 0), test=of(images.test, 1))
 
@@ -97,11 +98,13 @@ class Sleeping:
         return view + 0.1 * torch.randn(view.shape)
 
 
-def dead_encoder(share: float, *, name: str, side: int, **options: object) -> Callable[[], nn.Module]:
+def dead_encoder(
+    share: float, *, name: str, side: int, channels: int = 1, **options: object
+) -> Callable[[], nn.Module]:
     """Batch normalisation with biases so low that a ReLU takes all, for a share of its units."""
 
     def build() -> nn.Module:
-        encoder = build_encoder(name, channels=1, image_size=side, **options)
+        encoder = build_encoder(name, channels=channels, image_size=side, **options)
         with torch.no_grad():
             for layer in encoder.modules():
                 if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -111,11 +114,13 @@ def dead_encoder(share: float, *, name: str, side: int, **options: object) -> Ca
     return build
 
 
-def stale_encoder(momentum: float, *, name: str, side: int, **options: object) -> Callable[[], nn.Module]:
+def stale_encoder(
+    momentum: float, *, name: str, side: int, channels: int = 1, **options: object
+) -> Callable[[], nn.Module]:
     """Batch normalisation whose running statistics hardly follow the data."""
 
     def build() -> nn.Module:
-        encoder = build_encoder(name, channels=1, image_size=side, **options)
+        encoder = build_encoder(name, channels=channels, image_size=side, **options)
         for layer in encoder.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 layer.momentum = momentum

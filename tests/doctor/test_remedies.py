@@ -9,7 +9,7 @@ import typer.main
 from flatclr.cli.main import app
 from flatclr.cli.options import parsed_setting
 from flatclr.doctor.evidence import Evidence
-from flatclr.doctor.remedies import WITH_OPTION, train_command
+from flatclr.doctor.remedies import WITH_OPTION, milder_views, stronger_views, train_command
 from flatclr.doctor.rules import RULES
 from flatclr.training.config import TrainConfig
 from tests.doctor.test_rules import EDGES
@@ -17,13 +17,13 @@ from tests.doctor.test_rules import EDGES
 PHOTOS = {**TrainConfig().to_dict(), "data": "my photos", "objective": "infonce", "temperature": 0.1, "out": "runs/a"}
 
 
-def options_of_train() -> set[str]:
-    command: Any = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
+def options_of(word: str) -> set[str]:
+    command: Any = typer.main.get_command(app).commands[word]  # type: ignore[attr-defined]
     return {flag for parameter in command.params for flag in parameter.opts}
 
 
 def test_settings_with_an_option_are_those_of_flatclr_train() -> None:
-    flags = options_of_train()
+    flags = options_of("train")
     assert {f"--{name.replace('_', '-')}" for name in WITH_OPTION} <= flags
 
 
@@ -46,22 +46,63 @@ def test_what_came_from_python_has_no_command() -> None:
         assert train_command(Evidence([], {**PHOTOS, **settings}), batch_size=64) is None
 
 
+def config_of(command: str) -> TrainConfig:
+    """What `flatclr train` makes of a command line; each option must exist."""
+    program, word, *words = shlex.split(command)
+    assert (program, word) == ("flatclr", "train")
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    assert {flag for flag, _ in pairs} <= options_of("train")
+    texts = [value if flag == "--set" else f"{flag[2:]}={value}" for flag, value in pairs]
+    settings = dict(map(parsed_setting, texts))
+    for one, other in (("temperature", "ess_target"), ("steps", "epochs")):
+        assert not {one, other} <= set(settings)  # which are refused together
+    return TrainConfig().changed(**settings)
+
+
+WHOLE = {**TrainConfig().to_dict(), "data": "my photos", "encoder": "cnn"}
+RUNS = {
+    "infonce": {**WHOLE, "objective": "infonce", "temperature": 0.1, "workers": 2, "eval_samples": 100},
+    "sogclr": {**WHOLE, "objective": "sogclr", "temperature": 5.0, "epochs": 3.0, "steps": 100},
+    "by default": {**WHOLE, "eval_samples": 10_000},
+    "timm": {**WHOLE, "encoder": "timm:vit_tiny", "objective": "debiased", "views": {"flip_probability": 0.0}},
+}
+
+
 @pytest.mark.parametrize("name", sorted(RULES))
-def test_commands_of_findings_are_understood(name: str) -> None:
-    """Each option exists, and the settings make a config."""
-    tripped = next(tripped for tried, tripped, _ in EDGES if tried == name)
-    found = RULES[name].look(tripped)
-    assert found is not None
-    if found.command is None:
-        return
-    program, command, *words = shlex.split(found.command)
-    assert program == "flatclr"
-    if command != "train":
-        assert command == "neighbours"
-        return
-    flags = options_of_train()
-    given = dict(zip(words[::2], words[1::2], strict=True))
-    assert set(given) <= flags
-    settings = [parsed_setting(given.pop("--set"))] if "--set" in given else []
-    settings += [parsed_setting(f"{flag[2:]}={value}") for flag, value in given.items()]
-    TrainConfig().changed(**dict(settings))
+@pytest.mark.parametrize("run", RUNS)
+def test_every_finding_has_a_command_that_is_understood_and_changes_something(name: str, run: str) -> None:
+    if name.startswith("temperature") and RUNS[run]["temperature"] is None:
+        return  # which control sets
+    for edge in (tripped for tried, tripped, _ in EDGES if tried == name):
+        found = RULES[name].look(Evidence(edge.rows, RUNS[run], run="runs/my run"))
+        if found is None:
+            assert name in ("bound_saturated", "temperature_too_low")  # of objectives that do not have it
+            continue
+        assert found.command is not None
+        program, word, *words = shlex.split(found.command)
+        assert program == "flatclr"
+        if word == "train":
+            assert config_of(found.command) != TrainConfig.from_dict(RUNS[run])
+        else:
+            assert words[0] == "runs/my run"
+            assert {word for word in words if word.startswith("--")} <= options_of(word)
+
+
+def test_what_changes_nothing_is_no_command() -> None:
+    by_default = Evidence([], RUNS["by default"])
+    assert train_command(by_default, objective="flatnce", objective_options=None, head_width=None) is None
+    assert train_command(by_default, learning_rate=1e-4) is not None
+
+
+def test_no_control_stays_none() -> None:
+    command = train_command(Evidence([], {**WHOLE, "ess_target": None}), batch_size=64)
+    assert command is not None
+    assert config_of(command) == TrainConfig(data="my photos", encoder="cnn", ess_target=None, batch_size=64)
+
+
+def test_views_keep_what_only_the_data_knows() -> None:
+    digits = Evidence([], {"views": {"flip_probability": 0.0, "crop_scale": [0.9, 1.0], "hue": 0.0}})
+    assert stronger_views(digits) == {"flip_probability": 0.0, "crop_scale": [0.2, 1.0]}
+    assert stronger_views(Evidence([])) == {"crop_scale": [0.08, 1.0]}
+    assert milder_views(Evidence([])) == {"crop_scale": [0.5, 1.0]}
+    assert milder_views(Evidence([], {"views": {"crop_scale": [0.05, 0.1]}})) == {"crop_scale": [0.2, 1.0]}

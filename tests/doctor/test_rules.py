@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+import flatclr
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.evidence import Evidence
+from flatclr.doctor.examination import diagnose
 from flatclr.doctor.rules import RULES
+from flatclr.objectives import OBJECTIVES, Traits
 from tests.support.made_up_run import evidence
 
 K = math.exp(4.844) - 1
@@ -44,6 +47,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         "bound_saturated",
         evidence({"saturation": 0.95}, settings={"objective": "supcon"}),
         evidence({"saturation": 0.95}, settings={"objective": "flatnce"}),  # whose gradient stays
+    ),
+    (
+        "bound_saturated",
+        evidence({"saturation": 0.95}, settings={"objective": "flatnce", "objective_options": {"keep_positive": True}}),
+        evidence({"saturation": 0.95}, settings={"objective": "own"}),  # of which nothing is known
     ),
     (
         "temperature_too_high",
@@ -205,3 +213,14 @@ def test_a_sound_run_trips_nothing() -> None:
 def test_causes_are_rules() -> None:
     for rule in RULES.values():
         assert set(rule.effect_of) <= set(RULES) - {rule.name}
+
+
+def test_rules_ask_the_traits_of_an_objective_that_was_registered_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(flatclr.Objective):
+        traits = Traits(vanishes_when_solved=True, temperature_weighs=False)
+
+    monkeypatch.setitem(OBJECTIVES, "mine", Mine)
+    seen = evidence({"saturation": 0.95, "ess": 0.99}, settings={"objective": "mine"})
+    assert [finding.name for finding in diagnose(seen).findings] == ["bound_saturated"]
+    monkeypatch.setattr(Mine, "traits", Traits())
+    assert [finding.name for finding in diagnose(seen).findings] == ["temperature_too_high"]

@@ -18,7 +18,7 @@ from tests.support.reports import evaluation_row, log_row, new_run, pictures
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(chromium() is None, reason=MISSING)]
 
 ROWS = [evaluation_row(0, 0.6), *(log_row(step) for step in range(10, 310, 10)), evaluation_row(300, 0.8)]
-SHAPES = [(1440, False), (390, True)]
+WIDTHS = (1440, 390)
 EMPTY = "[...document.querySelectorAll('[data-panel]')].filter(e => !e.data || !e.querySelector('.main-svg')).length"
 
 
@@ -44,19 +44,28 @@ def hovered(page: Page, selector: str, x: float = 0.5, y: float = 0.5) -> None:
         page.point(box["x"] + x * box["width"] - shift, box["y"] + y * box["height"])
 
 
-@pytest.mark.parametrize(("width", "dark"), SHAPES, ids=["wide and light", "narrow and dark"])
-def test_the_page_of_a_run_can_be_read_and_pointed_at(browser: Browser, report: Path, width: int, dark: bool) -> None:
-    with browser.page(width=width, dark=dark) as page:
+def brightness(page: Page, colour: str) -> int:
+    """Of a colour as scripts write it, 0 to 3 * 255."""
+    return sum(map(int, page.run(f"{colour}.match(/\\d+/g).join()").split(",")[:3]))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_of_a_run_can_be_read_and_pointed_at(browser: Browser, report: Path, width: int) -> None:
+    with browser.page(width=width) as page:
         page.open(report)
         assert page.run(EMPTY) == 0
         assert page.run("document.querySelectorAll('[data-panel]').length") > 10
         assert page.run("document.documentElement.scrollWidth") <= width
-        ink, paper = (
-            sum(page.run(f"getComputedStyle(document.body).{name}.match(/\\d+/g).map(Number)")[:3])
-            for name in ("color", "backgroundColor")
-        )
-        assert abs(ink - paper) > 3 * 150
-        assert (paper < ink) is dark
+        for dark in (False, True):
+            page.shade(dark=dark)
+            paper = brightness(page, "getComputedStyle(document.body).backgroundColor")
+            for ink in (
+                "getComputedStyle(document.body).color",
+                "getComputedStyle(document.querySelector('[data-panel=loss] .xtick text')).fill",
+            ):
+                apart = brightness(page, ink) - paper
+                assert abs(apart) > 3 * 100
+                assert (apart > 0) is dark
         hovered(page, "[data-panel=loss] .nsewdrag")
         page.wait("document.querySelector('[data-panel=loss] .hoverlayer').textContent.includes('loss')")
         hovered(page, "#map .points path.point")
@@ -108,6 +117,7 @@ def test_two_runs_overlay_and_their_table_sorts(browser: Browser, tmp_path: Path
         assert page.run("document.querySelectorAll('#parallel .axis-title').length") >= 2
         assert page.run("document.documentElement.scrollWidth") <= 390
         assert page.problems == []
+        assert page.hosts == set()
 
 
 def test_news_of_runs_arrive_while_the_page_is_open(
@@ -143,4 +153,5 @@ def test_news_of_runs_arrive_while_the_page_is_open(
             server.server_close()
             page.wait("document.getElementById('connection').textContent.includes('does not answer')")
     finally:
+        server.shutdown()
         server.server_close()

@@ -121,7 +121,7 @@ def test_findings_stand_on_top_each_with_its_figure(tmp_path: Path, monkeypatch:
     ill = Diagnosis("The batch is too small.", healthy=False, findings=(finding,))
     monkeypatch.setattr("flatclr.report.run_view.examine", lambda path: ill)
     page = page_of(new_run(tmp_path / "run", ROWS))
-    assert "The batch is too small. 1. Bound at log K Evidence 4.1 of 4.14 nats" in shown(page)
+    assert "The batch is too small. 1. Bound at log K costs about 40% Evidence 4.1 of 4.14 nats" in shown(page)
     assert '<div class="plot small" data-panel="mi_nats">' in page
 
 

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from flatclr.doctor.evidence import Evidence
+from flatclr.doctor.rules import RULES
 from flatclr.report.charts import curve_data, kept_points
 from flatclr.report.panels import ACCURACY, ESS, PANELS, Curve, Panel, available, panels_for, panels_of, series
+from tests.doctor.test_rules import EDGES
+from tests.support.made_up_run import evidence
 from tests.support.reports import ROWS, evaluation_row, log_row
 
 
@@ -73,3 +77,18 @@ def test_thinning_keeps_the_ends_of_every_stretch() -> None:
     assert len(kept) <= 100
     assert {1234, 8765} <= set(kept)
     assert kept == sorted(kept)
+
+
+@pytest.mark.parametrize(("name", "tripped", "sound"), EDGES)
+def test_every_finding_has_a_figure_of_the_metric_that_shows_it(name: str, tripped: Evidence, sound: Evidence) -> None:
+    found = RULES[name].look(tripped)
+    assert found is not None
+    shown = panels_of(found.series, tripped.rows)[:2]
+    lines = {line.key for panel in shown for line in panel.lines}
+    assert lines & set(found.series)
+    assert all(panel.curves(tripped.rows, {}) for panel in shown)
+
+
+def test_near_duplicates_have_their_figure_without_a_test_split() -> None:
+    rows = evidence(None, {"near_duplicates": 0.1, "split_overlap": None}).rows
+    assert [panel.needs for panel in panels_of(["near_duplicates"], rows)] == ["near_duplicates"]

@@ -11,6 +11,7 @@ LOGS, EVALUATIONS = 12, 4
 SOUND_LOG = {
     "loss": [5 - 0.1 * i for i in range(LOGS)],
     "saturation": 0.3,
+    "mi_nats": 1.45,
     "ceiling_nats": 4.844,
     "ess": 0.25,
     "beta": 10.0,

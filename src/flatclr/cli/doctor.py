@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,16 +60,19 @@ def doctor_command(
         show(diagnosis, Console())
 
 
-def tell(diagnosis: Diagnosis, display: Display | JsonLines) -> None:
+def tell(diagnosis: Diagnosis, display: Display | JsonLines, run: Path) -> None:
     """At the end of a run: the verdict and the first findings, as a line of JSON where those are asked for."""
     if isinstance(display, JsonLines):
         print(json.dumps({"kind": "diagnosis", **diagnosis.to_dict()}), flush=True)
     else:
         show(diagnosis, display.talk, most=FIRST)
+        if left := len(diagnosis.findings[FIRST:]):
+            told = f"\n{left} more: flatclr doctor {shlex.quote(str(run))}"
+            display.talk.print(escape(told), highlight=False, soft_wrap=True)
 
 
 def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> None:
-    """The verdict, and the findings in order."""
+    """The verdict, and the findings in order, or the first of them."""
     style, piped = "green" if diagnosis.healthy else "bold yellow", not console.is_terminal
     console.print(escape(diagnosis.verdict), style=style, highlight=False, soft_wrap=piped)
     for place, finding in enumerate(diagnosis.findings[:most], 1):
@@ -78,6 +83,3 @@ def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> 
             console.print(f"   {escape(line)}", highlight=False, soft_wrap=piped)
         if finding.command is not None:
             console.print(f"   $ {escape(finding.command)}", style="cyan", highlight=False, soft_wrap=True)
-    left = len(diagnosis.findings) - len(diagnosis.findings[:most])
-    if left:
-        console.print(f"\n{left} more: see flatclr doctor.", highlight=False)

@@ -189,7 +189,7 @@ def train_command(
                 stop=stop,
             )
             if rank == 0:
-                tell(examine(result), display)
+                tell(examine(result), display, result.path)
                 _write_page(result, started, display)
     except TrainingInterruptedError:
         if rank == 0:
@@ -211,7 +211,10 @@ class _Start:
             return
         self.data = event.data
         if self.watch and event.run is not None and self.display is not None:
-            self.display.watched(watched_beside(event.run))
+            try:
+                self.display.watched(watched_beside(event.run))
+            except RuntimeError as error:  # the run is worth more than its page
+                self.display(Warned(0, str(error)))
 
 
 def _write_page(result: RunResult, started: _Start, display: Display | JsonLines) -> None:

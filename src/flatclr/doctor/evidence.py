@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from flatclr.doctor.thresholds import LATE_SHARE
+from flatclr.objectives import OBJECTIVES, Traits
 from flatclr.objectives.critics import COSINE
 
 LOG, EVALUATION = "log", "evaluation"
@@ -121,10 +122,20 @@ class Evidence:
         return found if isinstance(found, str) else None
 
     @property
+    def traits(self) -> Traits | None:
+        """What is registered of its objective; None where that is not known, or came from Python."""
+        kind = OBJECTIVES.get(self.objective or "")
+        return None if kind is None else kind.traits_with(**self._objective_options)
+
+    @property
     def has_critic(self) -> bool:
         """Whether a network scores the pairs: the scale of its scores is its own, and no temperature's."""
+        return bool(self._objective_options.get("critic", COSINE) != COSINE)
+
+    @property
+    def _objective_options(self) -> Mapping[str, Any]:
         options = self.settings.get("objective_options")
-        return isinstance(options, Mapping) and options.get("critic", COSINE) != COSINE
+        return options if isinstance(options, Mapping) else {}
 
     @property
     def is_controlled(self) -> bool:

@@ -37,6 +37,10 @@ class Traits:
         accepts_control: an `EssControl` may take the place of the temperature.
         uses_negatives: it contrasts; without it, queues, hard negatives and drawn ones are refused.
         keeps_samples: it keeps numbers of every sample: its calls say by `index=` which samples they are.
+        vanishes_when_solved: its gradient goes to 0 as the positives of a batch win, as InfoNCE's does; a bound at its
+            ceiling then ends what is learnt.
+        temperature_weighs: its temperature sets how negatives weigh against each other, as in a softmax, so that the
+            ESS says whether it is too high or too low.
         training_options: arguments that the trainer makes it with unless told otherwise.
 
     >>> flatclr.FlatNCE.traits.bounded_scores, flatclr.FMICL.traits.pairing
@@ -50,6 +54,8 @@ class Traits:
     accepts_control: bool = True  # an EssControl may take the place of the temperature
     uses_negatives: bool = True  # it contrasts
     keeps_samples: bool = False  # it keeps numbers of every sample, which its calls name by index=
+    vanishes_when_solved: bool = False  # its gradient goes to 0 as the positives of a batch win
+    temperature_weighs: bool = True  # its temperature sets how negatives weigh against each other
     training_options: Mapping[str, Any] = field(default_factory=dict)  # that the trainer makes it with
 
 

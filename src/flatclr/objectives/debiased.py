@@ -51,7 +51,7 @@ def debiased(stats: ContrastStats, inverse_temperature: float | Tensor, prior: f
     return stats.each_positive.info_nce(log_total)
 
 
-@register("debiased", Traits("InfoNCE corrected for negatives of the anchor's own class"))
+@register("debiased", Traits("InfoNCE corrected for negatives of the anchor's own class", vanishes_when_solved=True))
 class Debiased(Objective):
     """Debiased InfoNCE, in nats: what negatives of the anchor's own class add to the sum is estimated and taken out.
 

@@ -80,7 +80,7 @@ def f_micl_cosine(pairs: PairSet, divergence: Divergence, *, weight: float = 40.
     return weight * penalty - divergence.critic(cosine)
 
 
-@register("fmicl", Traits("f-MICL: six f-divergences", temperature=0.5, pairing="within"))
+@register("fmicl", Traits("f-MICL: six f-divergences", temperature=0.5, pairing="within", temperature_weighs=False))
 class FMICL(Objective):
     """f-MICL: an f-divergence between positive and negative pairs, negatives within each view.
 

@@ -39,7 +39,10 @@ def sup_con(stats: ContrastStats, position: str = "outside") -> Tensor:
     return everything - stats.positive_logsumexp + stats.log_positives
 
 
-@register("supcon", Traits("SupCon: rows of one label are positives, where a call passes labels"))
+@register(
+    "supcon",
+    Traits("SupCon: rows of one label are positives, where a call passes labels", vanishes_when_solved=True),
+)
 class SupCon(Objective):
     """Supervised contrastive loss, in nats: pass labels= with the views.
 

@@ -130,7 +130,7 @@ def with_gradient_of(contrast: Tensor, stats: ContrastStats, value: str) -> Tens
     return no_value.exp().masked_fill(stats.gap.detach().isnan(), torch.nan)
 
 
-@register("infonce", Traits("InfoNCE / NT-Xent, SimCLR's loss"))
+@register("infonce", Traits("InfoNCE / NT-Xent, SimCLR's loss", vanishes_when_solved=True))
 class InfoNCE(CriticObjective):
     """InfoNCE / NT-Xent, SimCLR's loss, in nats.
 
@@ -198,8 +198,10 @@ class FlatNCE(Objective):
 
     @classmethod
     def traits_with(cls, **options: Any) -> Traits:
-        """With the positive kept, it is InfoNCE's gradient, which is bounded."""
-        return replace(cls.traits, bounded_scores=False) if options.get("keep_positive") else cls.traits
+        """With the positive kept, it is InfoNCE's gradient, which is bounded, and vanishes."""
+        if not options.get("keep_positive"):
+            return cls.traits
+        return replace(cls.traits, bounded_scores=False, vanishes_when_solved=True)
 
     def loss(self, pairs: PairSet, inverse_temperature: float | Tensor) -> tuple[Tensor, ContrastStats]:
         stats = stats_of(pairs, inverse_temperature)

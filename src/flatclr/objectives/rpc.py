@@ -63,7 +63,7 @@ def density_ratio(score: Tensor, *, a: float, b: float, g: float) -> Tensor:
     return (g * score + a) / (1 - b * score)
 
 
-@register("rpc", Traits("relative predictive coding", temperature=128.0))
+@register("rpc", Traits("relative predictive coding", temperature=128.0, temperature_weighs=False))
 class RPC(Objective):
     """Relative predictive coding: quadratic in the scores, no logarithm or exponential.
 

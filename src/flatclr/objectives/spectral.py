@@ -33,7 +33,10 @@ def spectral(pairs: PairSet, inverse_temperature: float | Tensor = 1.0) -> Tenso
     return 2 * rpc(pairs, inverse_temperature, a=0.0, b=0.0, g=1.0)
 
 
-@register("spectral", Traits("spectral contrastive loss", temperature=1.0, accepts_control=False))
+@register(
+    "spectral",
+    Traits("spectral contrastive loss", temperature=1.0, accepts_control=False, temperature_weighs=False),
+)
 class Spectral(Objective):
     """Spectral contrastive loss: its minimum factorises the graph of augmentations.
 

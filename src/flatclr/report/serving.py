@@ -31,6 +31,8 @@ from flatclr.report.runs_view import DRAWN, Comparison, runs_data, runs_view
 from flatclr.runs import CONFIG, ENVIRONMENT, EVALUATION, METRICS, PICTURES, RunDirectory
 
 EVERY_MS = 2_000  # between two questions of a page
+IDLE_S = 60.0  # after which a connection is given up that asks for nothing, or takes nothing
+START_S = 120.0  # in which a process of its own begins to serve
 LOCAL = "127.0.0.1"
 NOTHING = "Nothing is here."
 READ = (CONFIG, ENVIRONMENT, METRICS, PICTURES, EVALUATION, f"{EVALUATION}/{RESULTS}", RESULTS)
@@ -220,6 +222,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 64  # a browser opens several connections at once
 
     def __init__(self, root: Path, *, host: str = LOCAL, port: int = 0) -> None:
         self.site, self.token = Site(root), secrets.token_urlsafe(16)
@@ -251,6 +254,7 @@ class Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "flatclr", ""
+    timeout = IDLE_S
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
@@ -297,9 +301,11 @@ def watched_beside(root: Path) -> str:
     context.Process(target=_serve_beside, args=(root, theirs), daemon=True).start()
     theirs.close()
     try:
-        address: str = ours.recv()
+        address: str | None = ours.recv() if ours.poll(START_S) else None
     except EOFError:
-        raise RuntimeError("the process that serves the page must start, got its end instead.") from None
+        address = None
+    if address is None:
+        raise RuntimeError("the process that serves the page must start, got none; use flatclr watch instead.")
     return address
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.doctor.__main__ import BENCHES, FOLDER
-from benchmarks.doctor.cases import kept
+from benchmarks.doctor.cases import Bench, Case, kept
 from benchmarks.doctor.tables import judged, summary
 from flatclr.doctor.rules import RULES
 
 JUDGED_ONCE = ("bench_b",)  # by rules that were mended by what it showed
+OF_THE_OBJECTIVE = ("objective", "objective_options")  # which say what it is, not that it is broken
 
 
 @pytest.mark.parametrize("name", [name for name in BENCHES if (FOLDER / f"{name}.md").exists()])
@@ -27,3 +28,47 @@ def test_a_bench_breaks_every_fault_and_has_ten_sound_runs(name: str) -> None:
     assert set(faults) == {None, *RULES}
     assert faults.count(None) >= 10
     assert len(faults) - faults.count(None) >= 20
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHES if (FOLDER / f"{name}.jsonl.gz").exists()])
+def test_findings_do_not_read_the_settings_that_break_a_run(name: str) -> None:
+    cases = {case.name: case for case in BENCHES[name].cases}
+    for record in kept(FOLDER / f"{name}.jsonl.gz"):
+        case, settings = cases[record["case"]], record["settings"]
+        if case.fault is None:
+            continue
+        kept_names = ("objective",) if case.fault in ("collapse", "dimensional_collapse") else OF_THE_OBJECTIVE
+        switched = {setting for setting in case.settings if setting not in kept_names}
+        without = {**record, "settings": {n: v for n, v in settings.items() if n not in switched}}
+        assert judged([without])[0]["found"] == judged([record])[0]["found"], case.name
+
+
+def made_of(bench: Bench, case: Case) -> tuple[str, str]:
+    """Objective and encoder of a run."""
+    config = bench.base.changed(**case.settings)
+    return config.objective, config.encoder if case.encoder is None else str(case.encoder().spec.name)
+
+
+def test_bench_d_has_another_objective_and_encoder_for_every_fault_than_the_others() -> None:
+    bench = BENCHES["bench_d"]
+    earlier = [(one, case) for one in BENCHES.values() if one is not bench for case in one.cases]
+    for case in bench.cases:
+        if case.fault is None:
+            continue
+        objective, encoder = made_of(bench, case)
+        others = [made_of(one, other) for one, other in earlier if other.fault == case.fault]
+        assert objective not in {used for used, _ in others}, case.name
+        assert encoder not in {used for _, used in others}, case.name
+    assert bench.images not in {one.images for one, _ in earlier}
+
+
+def test_bench_d_has_two_severities_and_the_sound_runs_that_are_asked_for() -> None:
+    bench = BENCHES["bench_d"]
+    for fault in RULES:
+        forms = [case.name.partition(":")[0] for case in bench.cases if case.fault == fault]
+        assert forms == ["mild", "severe"]
+    sound = [case for case in bench.cases if case.fault is None]
+    configs = [bench.base.changed(**case.settings) for case in sound]
+    assert any(config.objective == "infonce" and config.batch_size == 32 for config in configs)
+    assert any(config.steps is None and config.epochs == 1 for config in configs)
+    assert any(not case.labelled for case in sound)

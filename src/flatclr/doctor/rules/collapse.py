@@ -5,7 +5,7 @@ from __future__ import annotations
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.diagnosis import Finding
 from flatclr.doctor.evidence import Evidence
-from flatclr.doctor.remedies import train_command
+from flatclr.doctor.remedies import slower, train_command
 from flatclr.doctor.rules.registry import rule
 
 
@@ -25,7 +25,7 @@ def collapse(evidence: Evidence) -> Finding | None:
         cause="Nothing keeps embeddings apart, so that all images have come to have the same one.",
         remedy="Give the objective what spreads embeddings, its negatives or its variance term, at full weight; then "
         "lower the learning rate.",
-        command=train_command(evidence, objective="flatnce", objective_options=None),
+        command=train_command(evidence, objective="flatnce", objective_options=None) or slower(evidence),
         series=("embedding_std", "uniformity", "head_rank"),
     )
 
@@ -47,8 +47,9 @@ def dimensional_collapse(evidence: Evidence) -> Finding | None:
         evidence=f"The effective rank of the embeddings is {head:.1f}, where {offered:.0f} dimensions are to be had.",
         cause="Dimensions of the embedding have become copies of each other, so that the loss sees few directions.",
         remedy="Give the objective what decorrelates dimensions, its negatives or its covariance term, at full weight, "
-        "and less weight decay on the head.",
-        command=train_command(evidence, objective="flatnce", objective_options=None),
+        "and the head its full width.",
+        command=train_command(evidence, objective="flatnce", objective_options=None, head_width=None)
+        or slower(evidence),
         series=("head_rank", "effective_rank"),
     )
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.diagnosis import Finding
 from flatclr.doctor.evidence import Evidence
-from flatclr.doctor.remedies import train_command
+from flatclr.doctor.remedies import milder_views, of_run, stronger_views, train_command
 from flatclr.doctor.rules.registry import rule
-
-USUAL_VIEWS = {"crop_scale": [0.2, 1.0]}
 
 
 @rule("false_negatives")
@@ -30,7 +28,7 @@ def _near_duplicates(evidence: Evidence) -> Finding | None:
         "of an anchor are copies of it.",
         cause="The loss pushes apart images that are the same.",
         remedy="Remove copies, or tell which images belong together with ids=, so that they are never negatives.",
-        command=None if evidence.run is None else f"flatclr neighbours {evidence.run} --duplicates",
+        command=of_run(evidence, "neighbours", "--duplicates"),
         series=("near_duplicates", "alignment"),
     )
 
@@ -46,7 +44,8 @@ def _same_class(evidence: Evidence) -> Finding | None:
         evidence=f"{rate:.0%} of the negatives are of the class of their anchor.",
         cause="There are so few classes, or one is so large, that the loss pushes apart what belongs together.",
         remedy="Correct for it with the debiased objective, or use labels: positives of the same class.",
-        command=train_command(evidence, objective="debiased"),
+        command=train_command(evidence, objective="debiased", objective_options=None)
+        or train_command(evidence, positives="class"),
         series=("collision_rate",),
     )
 
@@ -64,7 +63,7 @@ def views_too_weak(evidence: Evidence) -> Finding | None:
         evidence=f"By pixels alone {found:.0%} of the views find the other view of their image.{_knn(evidence)}",
         cause="Views differ so little that the task is solved without knowing what an image shows.",
         remedy="Draw stronger views: smaller crops, more changes of colour.",
-        command=train_command(evidence, views=USUAL_VIEWS),
+        command=train_command(evidence, views=stronger_views(evidence)),
         series=("pixel_match", "alignment", "knn", "pixel_knn"),
     )
 
@@ -83,7 +82,7 @@ def views_too_strong(evidence: Evidence) -> Finding | None:
         f"find the other view for {found:.1%} of the images.{_knn(evidence)}",
         cause="So little of an image is left in a view that two of them have nothing in common.",
         remedy="Draw milder views: larger crops, fewer changes of colour.",
-        command=train_command(evidence, views=USUAL_VIEWS),
+        command=train_command(evidence, views=milder_views(evidence)),
         series=("pool_mi_best_nats", "alignment", "knn", "pixel_match"),
     )
 
@@ -100,8 +99,10 @@ def data_starved(evidence: Evidence) -> Finding | None:
     waiting = evidence.late("data_wait_share")
     if waiting is None or waiting < T.WAITING:
         return None
-    workers = evidence.settings.get("workers")
-    more = 2 * workers if isinstance(workers, int) else None
+    workers, held = evidence.settings.get("workers"), evidence.settings.get("resident_gib")
+    changes: dict[str, float] = {"resident_gib": 4 * held} if isinstance(held, int | float) else {}
+    if isinstance(workers, int):
+        changes = {"workers": 2 * workers}
     return Finding(
         "data_starved",
         "The device waits for data",
@@ -109,7 +110,7 @@ def data_starved(evidence: Evidence) -> Finding | None:
         evidence=f"{waiting:.0%} of the time passes without a batch.",
         cause="Images are read, decoded and changed more slowly than the network learns from them.",
         remedy="Use more workers, smaller images, or hold decoded images in memory with a larger resident_gib.",
-        command=None if more is None else train_command(evidence, workers=more),
+        command=train_command(evidence, **changes),
         series=("data_wait_share", "images_per_second"),
     )
 
@@ -127,7 +128,7 @@ def split_leak(evidence: Evidence) -> Finding | None:
         evidence=f"{overlap:.0%} of the test images are nearly the same as a training image.",
         cause="The splits share images, so that nearest neighbours find the answer itself and accuracies are too high.",
         remedy="Remove the shared images from one of the splits, and evaluate again.",
-        command=None if evidence.run is None else f"flatclr neighbours {evidence.run} --duplicates",
+        command=of_run(evidence, "neighbours", "--duplicates"),
         series=("split_overlap", "knn"),
     )
 

@@ -7,7 +7,7 @@ import math
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.diagnosis import Finding
 from flatclr.doctor.evidence import Evidence
-from flatclr.doctor.remedies import train_command
+from flatclr.doctor.remedies import grouped_norm, of_run, slower, stronger_views, train_command
 from flatclr.doctor.rules.registry import rule
 
 
@@ -31,7 +31,9 @@ def overfitting(evidence: Evidence) -> Finding | None:
         f"{held_out.last:.2f}, which were at their best at step {best:.0f}.",
         cause="There are too few images for so many steps: the network tells them apart by what no other image has.",
         remedy="Train on more images, for fewer steps, or with stronger views.",
-        command=train_command(evidence, steps=int(best), epochs=None) if peaked else None,
+        command=train_command(evidence, steps=int(best), epochs=None)
+        if peaked
+        else train_command(evidence, views=stronger_views(evidence)),
         series=("seen_mi_nats", "held_out_mi_nats", "knn"),
     )
 
@@ -58,8 +60,9 @@ def knn_falling(evidence: Evidence) -> Finding | None:
         f"{risen:.2f} nats more.",
         cause="Images differ in something that all their views keep and that says nothing of their class: a watermark, "
         "a border, the noise of a camera.",
-        remedy="Find what nearest neighbours have in common, and change it in the views or remove it from the images.",
-        command=None if evidence.run is None else f"flatclr neighbours {evidence.run} --outliers",
+        remedy="Look at the nearest neighbours on the page for what they have in common, and change it in the views or "
+        "remove it from the images.",
+        command=of_run(evidence, "report"),
         series=("knn", "pool_mi_best_nats"),
     )
 
@@ -74,14 +77,18 @@ def evaluation_too_small(evidence: Evidence) -> Finding | None:
     half = 1.96 * math.sqrt(spread / samples)
     if half < T.HALF_WIDTH:
         return None
+    limit = evidence.settings.get("eval_samples")
+    all_seen = isinstance(limit, int) and samples < limit
     return Finding(
         "evaluation_too_small",
         "Evaluations are too small to tell",
         cost=min(0.5, 0.2 + half),
         evidence=f"kNN accuracy is {knn:.1%} ± {half:.1%} (95 %), from {samples:.0f} images.",
         cause="With so few test images two encoders, or two steps, cannot be told apart.",
-        remedy="Evaluate on more images: raise eval_samples, or hold out more.",
-        command=train_command(evidence, eval_samples=None),
+        remedy="Hold out more images, or evaluate on others that have labels."
+        if all_seen
+        else "Evaluate on all test images; eval_samples says how many training looks at.",
+        command=of_run(evidence, "eval", "--protocol knn", *(["--data MORE_IMAGES"] if all_seen else [])),
         series=("knn",),
     )
 
@@ -107,8 +114,6 @@ def dead_batch_norm(evidence: Evidence) -> Finding | None:
         remedy="Lower the learning rate and warm up longer, or use group normalisation."
         if many
         else "Check the momentum of batch normalisation, take the statistics anew, or use group normalisation.",
-        command=train_command(
-            evidence, encoder_options={**evidence.settings.get("encoder_options", {}), "norm": "group"}
-        ),
+        command=grouped_norm(evidence) or slower(evidence),
         series=("dead_units", "statistics_gap", "effective_rank"),
     )

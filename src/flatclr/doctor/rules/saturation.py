@@ -8,15 +8,15 @@ from flatclr.doctor.evidence import Evidence
 from flatclr.doctor.remedies import train_command
 from flatclr.doctor.rules.registry import rule
 
-VANISHING = ("infonce", "supcon", "debiased")  # whose gradient goes to 0 with 1 - p(positive)
-WITHOUT_TEMPERATURE = ("align_uniform", "barlow_twins", "vicreg", "spectral", "rpc", "fmicl")
+SUITS_MOST = 0.25  # as a target of the ESS
+USUAL_TEMPERATURE = 0.1
 
 
 @rule("bound_saturated", effect_of=("views_too_weak",))
 def bound_saturated(evidence: Evidence) -> Finding | None:
     """InfoNCE's bound is near log(K + 1), the most a batch can show, and its gradient is gone with it."""
     saturation, ceiling = evidence.late("saturation"), evidence.late("ceiling_nats")
-    if saturation is None or ceiling is None or evidence.objective not in (None, *VANISHING):
+    if saturation is None or ceiling is None or not _gradient_vanishes(evidence):
         return None
     pool = evidence.late("pool_mi_best_nats")
     hidden = pool is not None and pool > ceiling
@@ -49,8 +49,8 @@ def temperature_too_high(evidence: Evidence) -> Finding | None:
         evidence=f"All negatives weigh the same: their effective sample size is {ess:.0%} of their number"
         f"{_beta(evidence)}.",
         cause="At so high a temperature hard negatives count no more than easy ones.",
-        remedy="Let the ESS controller find the temperature, or lower it, say to 0.1.",
-        command=train_command(evidence, ess_target=0.25),
+        remedy=_by_control_or(evidence, "lower"),
+        command=_another_temperature(evidence),
         series=("ess", "beta"),
     )
 
@@ -75,8 +75,8 @@ def temperature_too_low(evidence: Evidence) -> Finding | None:
         f"{narrow}",
         cause="At so low a temperature the nearest negative takes all the weight, be it a false one, and the network "
         "spends its steps on squeezing embeddings together.",
-        remedy="Let the ESS controller find the temperature, or raise it, say to 0.1.",
-        command=train_command(evidence, ess_target=0.25),
+        remedy=_by_control_or(evidence, "raise"),
+        command=_another_temperature(evidence),
         series=("ess", "beta", "embedding_std"),
     )
 
@@ -99,15 +99,50 @@ def controller_clamped(evidence: Evidence) -> Finding | None:
         evidence=f"At {share:.0%} of the last logged steps beta was at a limit{_beta(evidence)}; the ESS is {ess:.2f}, "
         f"its target {_target(evidence)}.",
         cause="The target cannot be reached within a factor of ten of the objective's own temperature.",
-        remedy="Set a target that can be reached; 0.25 suits most data.",
-        command=train_command(evidence, ess_target=0.25),
+        remedy=f"Set a target that can be reached; {SUITS_MOST:g} suits most data."
+        if evidence.settings.get("ess_target") != SUITS_MOST
+        else f"Do without control, and fix the temperature, say at {_own_temperature(evidence):g}.",
+        command=train_command(evidence, ess_target=SUITS_MOST)
+        or train_command(evidence, temperature=_own_temperature(evidence)),
         series=("beta", "ess", "beta_clamped"),
     )
 
 
+def _gradient_vanishes(evidence: Evidence) -> bool:
+    """Whether a solved batch teaches nothing more; of a loss of another library that came with negatives it does."""
+    traits = evidence.traits
+    return evidence.objective is None if traits is None else traits.vanishes_when_solved
+
+
 def _temperature_decides(evidence: Evidence) -> bool:
     """Whether it is a fixed temperature that sets how negatives weigh."""
-    return not (evidence.is_controlled or evidence.has_critic or evidence.objective in WITHOUT_TEMPERATURE)
+    traits = evidence.traits
+    weighs = traits is None or (traits.temperature is not None and traits.temperature_weighs)
+    return weighs and not evidence.is_controlled and not evidence.has_critic
+
+
+def _own_temperature(evidence: Evidence) -> float:
+    """That of the objective by default."""
+    known = None if evidence.traits is None else evidence.traits.temperature
+    return USUAL_TEMPERATURE if known is None else known
+
+
+def _takes_control(evidence: Evidence) -> bool:
+    return evidence.traits is None or evidence.traits.accepts_control
+
+
+def _by_control_or(evidence: Evidence, change: str) -> str:
+    """What to do about a temperature that is to be lower, or higher."""
+    other = f"{change} it, say to {_own_temperature(evidence):g}."
+    if _takes_control(evidence):
+        return f"Let the ESS controller find the temperature, or {other}"
+    return f"{other[:1].upper()}{other[1:]}"
+
+
+def _another_temperature(evidence: Evidence) -> str | None:
+    if _takes_control(evidence):
+        return train_command(evidence, ess_target=SUITS_MOST)
+    return train_command(evidence, temperature=_own_temperature(evidence))
 
 
 def _beta(evidence: Evidence) -> str:
