@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,22 @@ def test_a_checkpoint_of_another_run_is_refused_and_neither_pruned_nor_counted(t
     ):
         checkpoint.load_checkpoint(tmp_path, identity=one)
     assert checkpoint.load_checkpoint(tmp_path, identity=two).step == 40
+
+
+def test_a_packed_checkpoint_is_passed_over_unopened(tmp_path: Path) -> None:
+    checkpoint.save_checkpoint(tmp_path, 1, {"step": 1})
+    plain = zipfile.ZipFile(checkpoint.save_checkpoint(tmp_path, 2, {"zeros": torch.zeros(10_000)}))
+    packed = io.BytesIO()
+    with plain, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in plain.infolist():
+            archive.writestr(member.filename, plain.read(member))
+    content = packed.getvalue()
+    assert torch.load(io.BytesIO(content), weights_only=True)["zeros"].shape == (10_000,)  # which would unpack it
+    (tmp_path / "step-000000002.pt").write_bytes(content)
+    (tmp_path / "step-000000002.sha256").write_text(hashlib.sha256(content).hexdigest())
+    assert checkpoint.load_checkpoint(tmp_path).passed_over == (
+        "step-000000002.pt: it would become more bytes than it has",
+    )
 
 
 def test_a_checkpoint_of_an_earlier_version_loads_and_says_that_it_could_not_be_checked(tmp_path: Path) -> None:

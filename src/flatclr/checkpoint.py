@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,11 +124,21 @@ def _read(path: Path, map_location: str | torch.device) -> tuple[dict[str, Any] 
         return None, f"it cannot be read ({_reason(error)})"
     if expected != [hashlib.sha256(content).hexdigest()]:
         return None, "its content does not match its checksum"
+    if _unpacked_bytes(content) > len(content):  # torch.save packs nothing
+        return None, "it would become more bytes than it has"
     try:
         state = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)  # runs no code
     except Exception as error:  # torch.load fails in many ways, and its message is a page
         return None, f"it holds more than tensors and plain values, and nothing of it is run ({type(error).__name__})"
     return (state, "") if isinstance(state, dict) else (None, f"it holds {type(state).__name__}")
+
+
+def _unpacked_bytes(content: bytes) -> int:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, OverflowError):
+        return 0  # no archive: whoever reads it says what it is
 
 
 def _note(path: Path) -> list[str]:

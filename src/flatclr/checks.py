@@ -149,6 +149,12 @@ def require_dense(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must be a dense tensor, got {value.layout}; call .to_dense() on it.")
 
 
+def require_values(name: str, value: Tensor) -> None:
+    """Refuse a tensor of the device that knows shapes only."""
+    if value.is_meta:
+        raise TypeError(f"{name} must have values, got a tensor on the meta device; make it on a real one.")
+
+
 def require_class_numbers(name: str, value: Any, rows: int) -> None:
     """Refuse anything but one whole number from 0 up for each of so many rows."""
     if not isinstance(value, Tensor) or value.shape != (rows,) or value.is_floating_point() or value.is_complex():
@@ -184,8 +190,7 @@ def require_views(views: Sequence[Tensor], negatives: Tensor | None) -> None:
                 "row i of both must be views of sample i."
             )
         _require_same_kind(name, z, z_a)
-    if z_a.is_meta:
-        raise TypeError(f"{names[0]} must have values, got a tensor on the meta device; make it on a real one.")
+    require_values(names[0], z_a)
     if negatives is None:
         return
     require_matrix("negatives", negatives, "[M, d]")

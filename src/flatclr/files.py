@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,6 +36,12 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
 
 class UncheckedWarning(UserWarning):
     """Something was written by a version that left no checksum or identity, so that damage could not be looked for."""
+
+
+def warn_unchecked(folder: Path) -> None:
+    """Say so in the same words from everywhere: what is read of one folder in several places is told once."""
+    message = f"{folder} could not be checked for damage: it has no checksum, as what earlier versions wrote."
+    warnings.warn(message, UncheckedWarning, stacklevel=1)
 
 
 SEAL = "# sha256: "
@@ -68,6 +75,26 @@ def parse_json(content: str | bytes) -> Any:
         raise ValueError("values nested too deeply") from None
 
 
+MOST_VALUES = 100_000  # of what people write by hand
+
+
+def require_few_values(value: Any) -> Any:
+    """The same, unless its lists and mappings hold more than any settings do: YAML can name one part many times over.
+
+    >>> require_few_values({"steps": [1, 2]})
+    {'steps': [1, 2]}
+    """
+    waiting, seen = [value], 0
+    while waiting:
+        part = waiting.pop()
+        inside = [*part, *part.values()] if isinstance(part, dict) else part if isinstance(part, list) else []
+        waiting += inside
+        seen += len(inside)
+        if seen > MOST_VALUES:
+            raise ValueError(f"more than {MOST_VALUES:,} values")
+    return value
+
+
 def json_ready(value: Any) -> Any:
     """The same with text for numbers that are not finite: JSON knows none of these.
 
@@ -84,7 +111,7 @@ def json_ready(value: Any) -> Any:
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file that is appended to, none if there is no file; others than objects are passed over."""
     rows = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         try:
             row = parse_json(line)
         except ValueError:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import torch
 import yaml
 
-from flatclr.files import parse_json, read_json_lines, read_sealed, replace_files, sealed
+from flatclr.files import parse_json, read_json_lines, read_sealed, replace_files, require_few_values, sealed
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
@@ -136,7 +136,7 @@ class RunDirectory:
             # the quick loader only for what this package wrote: it takes the stack for what is nested deeply, and does
             # not read the escapes that stand for bytes of names that are not UTF-8
             quick = untouched and "\\uD" not in text
-            loaded = yaml.load(text, Loader=QUICK_LOADER if quick else yaml.SafeLoader)
+            loaded = require_few_values(yaml.load(text, Loader=QUICK_LOADER if quick else yaml.SafeLoader))
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise ValueError(f"{path} must hold named settings, got a damaged file; restore it.") from error
         if not isinstance(loaded, dict):

@@ -163,6 +163,17 @@ def test_damaged_files_of_a_run_are_named_in_one_line(damage: bytes, refused: Ru
     assert "config.yaml" in refused("train", "--resume", "run")
 
 
+def test_settings_that_name_one_part_many_times_over_are_refused_in_one_line(refused: Run, run: Path) -> None:
+    laughs = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    laughs += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    for text in ("\n".join(laughs), "a: &a [*a]"):
+        (run / "config.yaml").write_text(text)
+        for command in (("train", "--resume", "run"), ("report", "run"), ("doctor", "run")):
+            assert "config.yaml must hold named settings, got a damaged file" in refused(*command)
+        value = "{" + text.replace("\n", ", ") + "}"
+        assert "--set views must have a YAML value" in refused("train", "--set", f"views={value}")
+
+
 def test_a_pickle_in_a_checkpoint_is_refused_in_one_line(refused: Run, run: Path) -> None:
     class Evil:
         def __reduce__(self) -> object:

@@ -77,8 +77,16 @@ def test_sparse_tensors_are_refused(given: str) -> None:
 
 
 def test_tensors_without_values_are_refused() -> None:
-    with pytest.raises(TypeError, match="z_a must have values, got a tensor on the meta device"):
-        flatclr.InfoNCE()(Z.to("meta"), Z.to("meta"))
+    labels, objective = torch.arange(8), flatclr.InfoNCE()
+    for views in ((Z.to("meta"), Z.to("meta")), (torch.stack([Z, Z]).to("meta"),)):
+        with pytest.raises(TypeError, match="z_a must have values, got a tensor on the meta device"):
+            objective(*views)
+    for name in ("labels", "ids"):
+        with pytest.raises(TypeError, match=f"{name} must have values, got a tensor on the meta device"):
+            objective(Z, Z, **{name: labels.to("meta")})
+    for index in (labels.to_sparse(), labels.to("meta")):
+        with pytest.raises(ValueError, match="index must be a dense tensor with values"):
+            flatclr.SogCLR()(Z, Z, index=index)
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-40, 1e300])

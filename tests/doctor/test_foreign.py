@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -97,12 +100,16 @@ def test_a_row_of_embeddings_holds_what_formulas_say() -> None:
         ("odd.csv", b"apples,pears\n1,2\n", "a column that is known, such as loss, got apples, pears"),
         ("bytes.csv", b"\xff\xfe\x00", "must be a table with a header"),
         ("empty", "folder", "must hold TensorBoard events"),
+        ("pipe.csv", "pipe", "which is neither; copy it into a file"),
+        ("pipe.jsonl", "pipe", "which is neither; copy it into a file"),
     ],
 )
 def test_bad_metrics_are_refused(name: str, content: bytes | str | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if content == "folder":
         path.mkdir()
+    elif content == "pipe":
+        os.mkfifo(path)
     elif isinstance(content, bytes):
         path.write_bytes(content)
     with pytest.raises((ValueError, FileNotFoundError), match=said):
@@ -111,7 +118,18 @@ def test_bad_metrics_are_refused(name: str, content: bytes | str | None, said: s
 
 def test_bad_embedding_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "z.npy").write_bytes(b"no array")
-    with pytest.raises(ValueError, match="cannot be read"):
-        flatclr.examine(embeddings=tmp_path / "z.npy")
+    np.savez(tmp_path / "none.npz")
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04")
+    (tmp_path / "z.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n5,6\n"))
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (250000000000, 1)}\n"
+    for version in (b"\x01\x00" + struct.pack("<H", len(header)), b"\x03\x00" + struct.pack("<I", len(header))):
+        (tmp_path / "claims.npy").write_bytes(b"\x93NUMPY" + version + header + bytes(8))
+        with pytest.raises(
+            ValueError, match=r"claims\.npy .* a header that claims 1,000,000,000,000 bytes where 8 fol"
+        ):
+            flatclr.examine(embeddings=tmp_path / "claims.npy")
+    for name in ("z.npy", "none.npz", "cut.npz", "z.csv.gz"):
+        with pytest.raises(ValueError, match=rf"^{name} must .*; write it again\.$"):
+            flatclr.examine(embeddings=tmp_path / name)
     with pytest.raises(FileNotFoundError, match="embeddings must be a file"):
         flatclr.examine(embeddings=tmp_path / "gone.npy")

@@ -1,7 +1,7 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
 python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch-too] [--sogclr-too]
-    [--shards-too] [--views-too] [--signals] [--pids] [--calm] [--slow-last-save]
+    [--shards-too] [--views-too] [--signals] [--pids] [--calm] [--slow-last-save] [--images]
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SEVERAL_SIZES: dict[str, object] = {  # of 1,250 steps in an epoch, the first fo
 
 CALM: dict[str, object] = {"temperature": 0.5, "optimizer": "sgd", "learning_rate": 0.01}  # rounding does not grow
 ONE_SAVE: dict[str, object] = {"checkpoint_every": 1_000_000}  # only when asked to stop
-BY_SHARDS: dict[str, object] = {"resident_gib": 0.0, "shards_at_once": 2, "eval_samples": 8, "workers": 1}
+STREAMED: dict[str, object] = {"resident_gib": 0.0, "eval_samples": 8, "workers": 1}
+BY_SHARDS: dict[str, object] = {**STREAMED, "shards_at_once": 2}
 
 
 def config(out: Path, steps: int, **settings: object) -> TrainConfig:
@@ -59,7 +60,7 @@ def network_of(run: Path) -> dict[str, Tensor]:
 
 
 def save_slowly(folder: Path, *args: Any, **options: Any) -> None:
-    time.sleep(3)
+    time.sleep(6)
     save_checkpoint(folder, *args, **options)
 
 
@@ -76,6 +77,8 @@ def main() -> None:
                     (out.parent / f"pid-{ranks.rank}").write_text(str(os.getpid()))
                 resume, auto_resume = out if "--resume" in sys.argv else None, "--auto-resume" in sys.argv
                 settings = CALM if "--calm" in sys.argv else ONE_SAVE if "--slow-last-save" in sys.argv else {}
+                if "--images" in sys.argv:
+                    settings = {**settings, "data": out.parent / "images", **STREAMED}
                 found = train(config(out, steps, **settings), resume=resume, auto_resume=auto_resume, stop=stop)
                 sys.stdout.write(f"{found.path}\n")
                 if "--micro-batch-too" in sys.argv:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import flatclr
 from flatclr.checkpoint import load_checkpoint, save_checkpoint
 from flatclr.cli.main import main
 from flatclr.files import UncheckedWarning
+from flatclr.models.trained import load_checkpointed_encoder
 from flatclr.runs import LEFT_BY_RUNS, RunDirectory
 from flatclr.training.config import TrainConfig
 from flatclr.training.events import Event, Warned
@@ -86,22 +89,57 @@ def test_settings_that_leave_weights_alone_may_be_changed_by_who_removes_the_che
     assert any("could not be checked: " in m and "config.yaml has no checksum" in m for m in said_by(run))
 
 
-def test_a_run_of_an_earlier_version_loads_with_one_line_that_says_so(run: Path) -> None:
+@pytest.fixture
+def earlier(run: Path) -> Path:
+    """A run as versions without checksums and identity wrote it."""
     document = json.loads((run / "encoder.json").read_text())
     del document["document_sha256"]
     (run / "encoder.json").write_text(json.dumps(document))
-    with pytest.warns(UncheckedWarning, match=r"encoder\.json could not be checked") as seen:
-        flatclr.load_encoder(run)
+    lines = (run / "config.yaml").read_text().splitlines()[:-1]
+    (run / "config.yaml").write_text("\n".join(lines) + "\n")
+    loaded = load_checkpoint(run / "checkpoint")
+    save_checkpoint(run / "checkpoint", loaded.step, loaded.state, identity="")
+    return run
+
+
+@pytest.mark.parametrize("load", [flatclr.load_encoder, flatclr.load_network, flatclr.models.load_head])
+def test_a_run_of_an_earlier_version_loads_with_one_line_that_says_so(
+    load: Callable[[Path], object], earlier: Path
+) -> None:
+    with pytest.warns(UncheckedWarning, match="run could not be checked for damage") as seen:
+        load(earlier)
     assert len(seen) == 1
 
 
-def test_a_run_of_an_earlier_version_goes_on_with_one_line_that_says_so(run: Path) -> None:
-    lines = (run / "config.yaml").read_text().splitlines()[:-1]
-    (run / "config.yaml").write_text("\n".join(lines) + "\n")
-    (*_, newest) = sorted((run / "checkpoint").glob("*.pt"))
-    state = load_checkpoint(run / "checkpoint").state
-    save_checkpoint(run / "checkpoint", int(newest.stem.partition("-")[2]), state, identity="")
-    (said,) = [message for message in said_by(run) if "earlier version" in message]
+@pytest.mark.filterwarnings("always")
+def test_a_run_of_an_earlier_version_is_evaluated_with_one_line_that_says_so(
+    earlier: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (100, 28, 28), dtype=np.uint8)
+    np.savez(earlier.parent / "few.npz", images=images, labels=np.arange(100) % 2)
+    asked = ("--protocol", "geometry", "--layer", "all", "--no-random-row", "--quiet", "--device", "cpu")
+    monkeypatch.setattr(
+        "sys.argv", ["flatclr", "eval", str(earlier), "--data", str(earlier.parent / "few.npz"), *asked]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert (stopped.value.code, len(lines)) == (0, 1), lines
+    assert "could not be checked for damage" in lines[0]
+
+
+def test_an_encoder_of_an_older_checkpoint_than_the_newest_is_never_loaded_in_silence(run: Path) -> None:
+    (run / "encoder.json").unlink()
+    (run / "encoder.safetensors").unlink()
+    (run / "checkpoint" / "step-000000008.sha256").write_bytes(b"\xff")
+    for load in (load_checkpointed_encoder, flatclr.load_network, flatclr.models.load_head):
+        with pytest.warns(UserWarning, match=r"passed over a damaged checkpoint of .*run, step-000000008\.pt") as seen:
+            load(run)
+        assert len(seen) == 1
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_one_line_that_says_so(earlier: Path) -> None:
+    (said,) = [message for message in said_by(earlier) if "earlier version" in message]
     assert said.startswith("the run could not be checked: ")
     assert "has no checksum and the checkpoint of step 8 does not say whose it is" in said
 

@@ -21,6 +21,7 @@ from flatclr.training.events import Event, Warned
 from flatclr.training.launch import Launched, first_host, launched_by, local_rank
 from flatclr.training.stopping import RESUME_ME
 from flatclr.training.trainer import train
+from tests.support.images import write_pngs
 from tests.support.training import ROOT
 from tests.support.training_worker import config, network_of
 
@@ -141,6 +142,20 @@ def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
     assert list(metrics.parent.glob("checkpoint/*.pt")), said
     processes[0].communicate(timeout=60)
     assert [process.returncode for process in processes] == [RESUME_ME] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_files_that_vanish_stop_all_processes_when_the_first_has_saved(tmp_path: Path) -> None:
+    write_pngs(tmp_path / "images", 40)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    processes = ranks(tmp_path / "run", 100_000, "--images", "--slow-last-save")
+    while not metrics.exists() and all(process.poll() is None for process in processes):
+        time.sleep(0.02)
+    (tmp_path / "images").rename(tmp_path / "away")
+    said = [process.communicate(timeout=90)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1], said
+    assert list(metrics.parent.glob("checkpoint/*.pt")), said
 
 
 def test_batch_normalisation_is_named_where_the_number_of_processes_changes(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def test_tensorboard_shows_what_metrics_hold_also_after_a_resume(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     result = train(config(tmp_path / "run", 10, eval_every=5, eval_start=True))
+    (result.path / "events.out.tfevents.backup").write_text("somebody's")
     for file in (result.path / "checkpoint").glob(checkpoints):
         file.unlink()
     if clock is not None:

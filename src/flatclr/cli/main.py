@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -45,7 +46,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _shown_once()
             code = app(prog_name="flatclr", standalone_mode=False)
     except (ValueError, TypeError, OSError, ImportError) as error:
         _stop(str(error), 2)
@@ -62,8 +63,16 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"flatclr: {message}", file=sys.stderr)
+def _shown_once() -> Callable[..., None]:
+    """A function that shows a warning as a line, once: several parts of a command may read the same file."""
+    shown = set[str]()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            print(f"flatclr: {message}", file=sys.stderr)
+
+    return show
 
 
 def _refuse_usage(error: Any) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 import yaml
 
+from flatclr.files import require_few_values
 from flatclr.training.config import describe_settings
 from flatclr.training.settings import BY_DEFAULT
 
@@ -53,7 +54,7 @@ def parsed_setting(text: str) -> tuple[str, Any]:
     if not equals:
         raise ValueError(f"--set must be NAME=VALUE, got {text!r}; for example --set weight_decay=0.0005.")
     try:
-        parsed = yaml.safe_load(value)
+        parsed = require_few_values(yaml.safe_load(value))
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that does not exist is a ValueError
         raise ValueError(f"--set {name} must have a YAML value, got {value!r:.80}; say --set 'views={{}}'.") from error
     if isinstance(parsed, str):

@@ -168,6 +168,8 @@ def _brought(given: Given) -> tuple[int, ...]:
 
 def _unstacked(views_Vnd: Tensor) -> tuple[Tensor, ...]:
     device = views_Vnd.device.type
+    if views_Vnd.is_meta:
+        return views_Vnd.unbind()  # which is refused; autocast does not know the device
     if torch.is_autocast_enabled(device) and views_Vnd.dtype not in (torch.get_autocast_dtype(device), torch.float32):
         return tuple(views_Vnd[v] for v in range(len(views_Vnd)))  # backward of unbind joins, as autocast here cannot
     return views_Vnd.unbind()

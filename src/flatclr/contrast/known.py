@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flatclr import distributed
-from flatclr.checks import FLOAT_TYPES, require_dense
+from flatclr.checks import FLOAT_TYPES, require_dense, require_values
 from flatclr.contrast.numerics import Cached
 from flatclr.contrast.options import Given
 from flatclr.contrast.relation import Layout, Views
@@ -154,6 +154,8 @@ def _codes(name: str, codes: Any, count: int, device: torch.device) -> Tensor | 
             f"{name} must be {count} whole numbers, one per sample, got {codes.dtype} of shape {list(codes.shape)}; "
             "number them with integers."
         )
+    if device.type != "meta":
+        require_values(name, codes)
     moved: Tensor = codes.to(device)
     return moved
 

@@ -64,6 +64,9 @@ def require_honest_arrays(path: Path) -> None:
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             file.seek(0)
+            if file.read(2) == b"PK":  # which numpy would open as an archive, and leave open
+                raise ValueError("a damaged archive")
+            file.seek(0)
             size = path.stat().st_size
             _require_claim(file, size)
             require_no_bomb(size, packed=size)
@@ -76,7 +79,8 @@ def require_honest_arrays(path: Path) -> None:
 
 
 def _require_claim(stream: IO[bytes], size: int) -> None:
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    second = np.lib.format.read_array_header_2_0  # the third version differs in the letters of names only
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): second, (3, 0): second}
     if size == 0:
         raise ValueError("an empty file")
     if stream.read(6) != b"\x93NUMPY":

@@ -15,6 +15,7 @@ from torch import Tensor
 from flatclr import diagnostics
 from flatclr.doctor.evidence import EVALUATION, LOG
 from flatclr.files import read_json_lines
+from flatclr.mi.tables import array_of, load_arrays, read_frame
 
 Rows = list[dict[str, Any]]
 MOST_EMBEDDINGS = 5000
@@ -105,6 +106,8 @@ def _read(metrics: Any) -> Sequence[Mapping[str, Any]]:
         )
     if path.is_dir():
         return _of_events(path)
+    if not path.is_file():
+        raise ValueError(f"metrics must be a file or folder, got {path}, which is neither; copy it into a file.")
     if path.suffix.lower() in (".jsonl", ".json"):
         return read_json_lines(path)
     return _of_csv(path)
@@ -187,17 +190,12 @@ def _embeddings(given: Any) -> Tensor:
 def _embedding_file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"embeddings must be a file, got {str(path)!r}, which is none; check the path.")
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return arrays["features"] if "features" in arrays else arrays[arrays.files[0]]
-        import pandas as pd
-
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (ValueError, OSError, EOFError, IndexError, KeyError) as error:
-        raise ValueError(
-            f"embeddings must be a table of numbers, got {path}, which cannot be read ({error})."
-        ) from error
+    if path.suffix == ".npy":
+        return load_arrays(path)
+    if path.suffix == ".npz":
+        with load_arrays(path) as arrays:
+            if not arrays.files:
+                raise ValueError(f"{path.name} must hold an array of embeddings, got none; write it again.")
+            return array_of(arrays, "features" if "features" in arrays else arrays.files[0], path)
+    frame = read_frame(path)
     return frame.select_dtypes("number").drop(columns=["label"], errors="ignore").to_numpy(np.float64)

@@ -153,8 +153,8 @@ def load_classifier(folder: str | Path, *, into: nn.Module | None = None) -> Fin
     content = (place / WEIGHTS).read_bytes()
     try:
         document = parse_json((place / DOCUMENT).read_bytes())
-        assert document["format"] == FORMAT
-        assert document["sha256"] == hashlib.sha256(content).hexdigest()
+        if (document["format"], document["sha256"]) != (FORMAT, hashlib.sha256(content).hexdigest()):
+            raise ValueError("another format, or weights of another document")
         tensors = safetensors.torch.load(content)
     except Exception as error:  # damaged files fail in many ways
         raise ValueError(f"{place / DOCUMENT} must go with {WEIGHTS}, got damaged files; copy them again.") from error

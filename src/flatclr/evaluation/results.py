@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatclr.evaluation.intervals import Score
-from flatclr.files import replace_files
+from flatclr.files import parse_json, replace_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,7 +198,7 @@ def read_results(folder: Path) -> Evaluation | None:
     True
     """
     try:
-        content = json.loads((folder / RESULTS).read_text())
+        content = parse_json((folder / RESULTS).read_bytes())
         if content.pop("format") != FORMAT:
             return None
         rows = tuple(Row.from_dict(row) for row in content["rows"])

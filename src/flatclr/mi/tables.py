@@ -92,7 +92,7 @@ def _two_files(x: Path, y: Path, columns: Mapping[str, Sequence[str]], drop_miss
     for path in (x, y):
         if not path.is_file():
             raise FileNotFoundError(f"the data file must exist, got {path}; check the path.")
-    return Variables({n: as_rows(p.name, _load(p)) for n, p in (("x", x), ("y", y))}, {"x": x.stem, "y": y.stem})
+    return Variables({n: as_rows(p.name, load_arrays(p)) for n, p in (("x", x), ("y", y))}, {"x": x.stem, "y": y.stem})
 
 
 def _encoded(frame: Any, path: Path) -> tuple[Any, list[str]]:
@@ -128,7 +128,7 @@ def _from_arrays(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, 
         case ".npz":
             return _from_npz(path, columns)
         case ".npy":
-            matrix = as_rows(path.name, _load(path))
+            matrix = as_rows(path.name, load_arrays(path))
             names = [str(i) for i in range(matrix.shape[1])]
             return {n: matrix[:, _positions(c, names, path)] for n, c in _required(columns, path).items()}
     raise ValueError(f"the data file must be .csv, .parquet, .npy or .npz, got {path.name}; convert it first.")
@@ -137,29 +137,30 @@ def _from_arrays(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, 
 def _rows_of(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"the data file must exist, got {path}; check the path.")
-    frame = _read_frame(path)
+    frame = read_frame(path)
     if len(frame) == 0:
         raise ValueError(f"{path.name} must have rows below its header, got none; check how it was written.")
     return frame
 
 
-def _read_frame(path: Path) -> Any:
+def read_frame(path: Path) -> Any:
+    """The table of a CSV or Parquet file; one that would fill memory is refused unread."""
     import pandas as pd
 
     kind = path.suffix.lower().lstrip(".")
     try:
-        if kind == "csv":
-            return pd.read_csv(path)
+        if kind not in ("parquet", "pq"):
+            return pd.read_csv(path, compression=None)  # else a name that ends in .gz would be unpacked, however large
         metadata = needed("pyarrow.parquet", by=path.name).read_metadata(path)
         require_no_bomb(8 * metadata.num_rows * metadata.num_columns, packed=path.stat().st_size)
         return pd.read_parquet(path)
-    except (ValueError, OSError, NotImplementedError) as error:
+    except (ValueError, OSError, NotImplementedError, MemoryError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path.name} must be a {kind} table, got what is none ({said}); write it again.") from error
 
 
-def _load(path: Path) -> Any:
-    """The array of an .npy file or the open archive of an .npz file."""
+def load_arrays(path: Path) -> Any:
+    """The array of an .npy file or the open archive of an .npz file; headers must not claim more than there is."""
     try:
         require_honest_arrays(path)
         found = np.load(path, allow_pickle=False)
@@ -199,7 +200,7 @@ def _positions(wanted: Sequence[str], names: list[str], path: Path) -> list[int]
 
 
 def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    with _load(path) as arrays:
+    with load_arrays(path) as arrays:
         named = {name: columns.get(name) or [name] for name in ("x", "y")}
         if columns.get("given") or "given" in arrays:
             named["given"] = columns.get("given") or ["given"]
@@ -210,11 +211,12 @@ def _from_npz(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, Arr
                     raise ValueError(
                         f"{path.name} must hold an array {key!r}, got {', '.join(arrays)}; name others with --x, --y."
                     )
-            found[variable] = np.hstack([as_rows(key, _member(arrays, key, path)) for key in keys])
+            found[variable] = np.hstack([as_rows(key, array_of(arrays, key, path)) for key in keys])
         return found
 
 
-def _member(arrays: Mapping[str, Any], key: str, path: Path) -> Any:
+def array_of(arrays: Mapping[str, Any], key: str, path: Path) -> Any:
+    """One array of the open archive of an .npz file."""
     try:
         return arrays[key]
     except _NUMPY_ERRORS as error:

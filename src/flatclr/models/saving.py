@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.checks import require_one_of
-from flatclr.files import UncheckedWarning, parse_json, replace_files
+from flatclr.files import parse_json, replace_files, warn_unchecked
 from flatclr.models.encoders import WEIGHT_SOURCES, Encoder, EncoderSpec, build_encoder
 from flatclr.models.network import Normalisation, normalisation_of, unwrapped
 from flatclr.models.weights import fit_of, parse_safetensors
@@ -123,7 +122,15 @@ def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Modul
     >>> encoder(torch.zeros(2, 1, 8, 8)).shape, encoder.description["data"]
     (torch.Size([2, 4]), 'mine')
     """
-    document_path = _document_path(Path(path))
+    module, checked = read_encoder(Path(path), into)
+    if not checked:
+        warn_unchecked(_document_path(Path(path)).parent)
+    return module
+
+
+def read_encoder(path: Path, into: nn.Module | None = None) -> tuple[nn.Module, bool]:
+    """As `load_encoder`, and whether there was a checksum to look for damage by."""
+    document_path = _document_path(path)
     in_hub_folder = document_path.name == FOLDER_DOCUMENT
     weights_path = (
         document_path.with_name(FOLDER_WEIGHTS) if in_hub_folder else document_path.with_suffix(".safetensors")
@@ -147,7 +154,7 @@ def load_encoder(path: str | Path, *, into: nn.Module | None = None) -> nn.Modul
     # plain attributes: `into` may be any module, which does not declare them
     object.__setattr__(module, "normalisation", normalisation)
     object.__setattr__(module, "description", document["description"])
-    return module.eval()
+    return module.eval(), CHECKSUM in document
 
 
 def _flatclr_version() -> str:
@@ -232,13 +239,7 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _require_untouched(document: dict[str, Any], path: Path) -> None:
-    if CHECKSUM not in document:
-        warnings.warn(
-            f"{path} could not be checked for damage: it has no checksum, as those of earlier versions.",
-            UncheckedWarning,
-            stacklevel=4,
-        )
-    elif document[CHECKSUM] != _digest(document):
+    if CHECKSUM in document and document[CHECKSUM] != _digest(document):
         raise ValueError(
             f"{path} must be as it was saved, got one that does not match its checksum; copy it again, or, if you "
             f"changed it yourself, remove its field {CHECKSUM!r}."

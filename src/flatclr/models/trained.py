@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flatclr.checkpoint import has_checkpoints, load_checkpoint, steps_in
-from flatclr.files import UncheckedWarning, parse_json
+from flatclr.checkpoint import Loaded, has_checkpoints, load_checkpoint, steps_in
+from flatclr.files import parse_json, warn_unchecked
 from flatclr.models.encoders import build_encoder
 from flatclr.models.heads import head_from_state
 from flatclr.models.network import Network, Normalisation, TwoTowers
-from flatclr.models.saving import load_encoder
+from flatclr.models.saving import read_encoder
 from flatclr.runs import CHECKPOINTS, CONFIG, SIDES, RunDirectory
 
 TOWERS = ("tower_x.", "tower_y.")  # what the names of each side begin with in a checkpoint
@@ -46,17 +46,26 @@ def load_network(run: str | Path, *, into: nn.Module | None = None, step: int | 
     torch.Size([3, 128])
     """
     opened = RunDirectory.open(Path(run))
-    state = _network_state(opened, step)
+    loaded = _read(opened, step)
+    state, checked = _network_state(opened, loaded), not loaded.unchecked
     sides = [opened.path / name for name in SIDES]
+    network: Network | TwoTowers
     if sides[0].is_dir():
-        return TwoTowers(*(_tower(side, _part(state, name)) for side, name in zip(sides, TOWERS, strict=True))).eval()
-    if any(name.startswith(TOWERS) for name in state):
-        built = _described(opened)
+        read = [_tower(side, _part(state, name)) for side, name in zip(sides, TOWERS, strict=True)]
+        network = TwoTowers(*(tower for tower, _ in read))
+        checked = checked and all(whole for _, whole in read)
+    elif any(name.startswith(TOWERS) for name in state):
+        built = _described(opened, loaded)
         towers = [_network(encoder, _part(state, name)) for encoder, name in zip(built, TOWERS, strict=True)]
-        return TwoTowers(*towers).eval()
-    if unfinished(opened.path):
-        return _network(load_checkpointed_encoder(opened.path, into=into), state)
-    return _tower(opened.path, state, into)
+        network = TwoTowers(*towers)
+    elif unfinished(opened.path):
+        network = _network(_checkpointed_encoder(opened, loaded, into), state)
+    else:
+        network, whole = _tower(opened.path, state, into)
+        checked = checked and whole
+    if not checked:
+        warn_unchecked(opened.path)
+    return network.eval()
 
 
 def unfinished(run: Path) -> bool:
@@ -80,7 +89,8 @@ def paired_run(run: Path) -> bool:
         return False
     if (run / SIDES[0]).is_dir() or (run / "encoder.json").is_file() or not has_checkpoints(run / CHECKPOINTS):
         return (run / SIDES[0]).is_dir()
-    return any(name.startswith(TOWERS) for name in _network_state(RunDirectory.open(run)))
+    opened = RunDirectory.open(run)
+    return any(name.startswith(TOWERS) for name in _network_state(opened, _load(opened)))
 
 
 def load_checkpointed_encoder(run: str | Path, *, into: nn.Module | None = None) -> nn.Module:
@@ -94,10 +104,12 @@ def load_checkpointed_encoder(run: str | Path, *, into: nn.Module | None = None)
         The encoder in evaluation mode on the CPU, with `.normalisation`, `.description` and the `.step` it is of.
     """
     opened = RunDirectory.open(Path(run))
-    loaded = load_checkpoint(opened.checkpoints, identity=opened.identity())
-    (encoder,) = [into] if into is not None else _described(opened)
-    state = _part(loaded.state["train_step"]["network"], "encoder.")
-    encoder.load_state_dict(state)
+    return _checkpointed_encoder(opened, _load(opened), into)
+
+
+def _checkpointed_encoder(run: RunDirectory, loaded: Loaded, into: nn.Module | None) -> nn.Module:
+    (encoder,) = [into] if into is not None else _described(run, loaded)
+    encoder.load_state_dict(_part(_network_state(run, loaded), "encoder."))
     about = loaded.state.get("encoders") or [{}]
     normalisation = about[0].get("normalisation")
     given = None if normalisation is None else Normalisation(*(tuple(part) for part in normalisation))
@@ -110,9 +122,8 @@ def load_checkpointed_encoder(run: str | Path, *, into: nn.Module | None = None)
     return encoder.eval()
 
 
-def _described(run: RunDirectory) -> list[nn.Module]:
-    """The encoders as the newest checkpoint describes them, with random weights."""
-    loaded = load_checkpoint(run.checkpoints, identity=run.identity())
+def _described(run: RunDirectory, loaded: Loaded) -> list[nn.Module]:
+    """The encoders as a checkpoint describes them, with random weights."""
     specs = [about.get("spec") for about in loaded.state.get("encoders") or []]
     if not specs or None in specs:
         raise ValueError(
@@ -128,7 +139,7 @@ def _described(run: RunDirectory) -> list[nn.Module]:
 def _network(encoder: nn.Module, state: Mapping[str, Tensor]) -> Network:
     network = Network(encoder, head_from_state(_part(state, "head.")))
     network.load_state_dict(state)
-    return network.eval()
+    return network
 
 
 def load_head(run: str | Path) -> nn.Sequential | None:
@@ -151,16 +162,26 @@ def load_head(run: str | Path) -> nn.Sequential | None:
     opened = RunDirectory.open(Path(run))
     if not has_checkpoints(opened.checkpoints):
         return None
-    return head_from_state(_part(_network_state(opened), "head."))
+    return head_from_state(_part(_network_state(opened, _load(opened)), "head."))
 
 
-def _network_state(run: RunDirectory, step: int | None = None) -> dict[str, Tensor]:
+def _load(run: RunDirectory) -> Loaded:
+    """The newest whole checkpoint; what is not as it should be is said."""
+    loaded = _read(run)
+    if loaded.unchecked:
+        warn_unchecked(run.path)
+    return loaded
+
+
+def _read(run: RunDirectory, step: int | None = None) -> Loaded:
+    """A checkpoint; newer ones that are damaged are told."""
     loaded = load_checkpoint(run.checkpoints, identity=run.identity(), step=step)
     for problem in loaded.passed_over:
-        warnings.warn(f"passed over a damaged checkpoint of {run.path}, {problem}", stacklevel=3)
-    if loaded.unchecked:
-        message = f"the checkpoint of step {loaded.step} of {run.path} does not say whose it is, as those of earlier "
-        warnings.warn(f"{message}versions.", UncheckedWarning, stacklevel=3)
+        warnings.warn(f"passed over a damaged checkpoint of {run.path}, {problem}", stacklevel=1)
+    return loaded
+
+
+def _network_state(run: RunDirectory, loaded: Loaded) -> dict[str, Tensor]:
     try:
         state: dict[str, Tensor] = loaded.state["train_step"]["network"]
     except (KeyError, TypeError):
@@ -168,15 +189,16 @@ def _network_state(run: RunDirectory, step: int | None = None) -> dict[str, Tens
     return state
 
 
-def _tower(folder: Path, state: Mapping[str, Tensor], into: nn.Module | None = None) -> Network:
-    encoder = load_encoder(folder, into=into)
+def _tower(folder: Path, state: Mapping[str, Tensor], into: nn.Module | None = None) -> tuple[Network, bool]:
+    """Of a saved encoder, and whether that came with a checksum."""
+    encoder, checked = read_encoder(folder, into)
     saved = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
     parameters = {name: parameter.detach().clone() for name, parameter in encoder.named_parameters()}
     network = Network(encoder, head_from_state(_part(state, "head.")))
     network.load_state_dict(state)
     if all(torch.equal(parameter, parameters[name]) for name, parameter in encoder.named_parameters()):
         encoder.load_state_dict(saved, strict=False)  # statistics of an older checkpoint's weights are its own
-    return network.eval()
+    return network, checked
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -111,6 +111,8 @@ def index_of_all_ranks(name: str, index: Tensor | None, pairs: PairSet) -> Tenso
     elif not isinstance(index, Tensor) or index.shape != (layout.own_samples,) or index.dtype not in INTEGERS:
         got = f"{index.dtype} of shape {list(index.shape)}" if isinstance(index, Tensor) else type(index).__name__
         problem = f"index must be {layout.own_samples} whole numbers, one per sample, got {got}; pass a tensor of them."
+    elif index.layout != torch.strided or index.is_meta:
+        problem = "index must be a dense tensor with values, got one without; call .to_dense() on it."
     if problem is not None and layout.ranks.size == 1:
         raise ValueError(problem)
     if layout.ranks.size > 1:

@@ -108,11 +108,10 @@ class _Known:
     def _read_metrics(self) -> None:
         """The lines that are new; all of them where the file is another one."""
         path = self.path / METRICS
-        try:
-            status = path.stat()
-        except FileNotFoundError:
+        if not path.is_file():
             self.rows, self.read_to = [], 0
             return
+        status = path.stat()
         if status.st_ino != self.file or status.st_size < self.read_to:
             self.rows, self.read_to, self.file = [], 0, status.st_ino
         with path.open("rb") as file:

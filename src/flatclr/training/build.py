@@ -17,7 +17,7 @@ from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.opening import open_dataset
 from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
-from flatclr.data.sources import AnySource, Dataset, PairedArrays, ReadyViews
+from flatclr.data.sources import AnySource, Dataset, ItemImages, PairedArrays, ReadyViews
 from flatclr.data.unpacking import memory_bytes
 from flatclr.distributed import Ranks, ranks_sharing_a_batch
 from flatclr.evaluation.features import frozen
@@ -55,11 +55,13 @@ class TrainingData:
         dataset: as it is trained on and evaluated: image files decoded where they fit into memory.
         original: the training samples as they were opened.
         skipped: unreadable files that are left out, each with the reason.
+        transparent: how many images are known to have an alpha channel.
     """
 
     dataset: Dataset
     original: AnySource
     skipped: tuple[tuple[str, str], ...] = ()
+    transparent: int = 0
 
     @property
     def source(self) -> AnySource:
@@ -200,7 +202,8 @@ def _open_data(config: TrainConfig, data: Dataset | None, progress: Progress | N
         assert sides[0] is not None
         ready = replace(pairs, train=sides[0], test=sides[1])
     skipped = tuple(skip for part in (opened.train, opened.test) for skip in getattr(part, "skipped", ()))
-    return TrainingData(ready, opened.train, skipped)
+    transparent = sum(getattr(part, "transparent", 0) for part in (opened.train, opened.test))
+    return TrainingData(ready, opened.train, skipped, transparent)
 
 
 def _build_loader(config: TrainConfig, source: AnySource, ranks: Ranks, device: torch.device) -> Loader:
@@ -420,8 +423,9 @@ def what_to_know(parts: Parts) -> Iterator[str]:
         path, reason = bad[0]
         shards = f"{len(bad)} of {getattr(parts.data.original, 'shards', 0)} shards"
         yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
-    if transparent := getattr(parts.data.original, "transparent", 0):
-        yield f"{transparent} images have an alpha channel and are put on white."
+    if parts.data.transparent:
+        some = "at least " if isinstance(parts.data.original, ItemImages) else ""  # not all items were looked at
+        yield f"{some}{parts.data.transparent} images have an alpha channel and are put on white."
     if cropped := getattr(parts.data.original, "cropped_from", None):
         side = min(cropped)
         yield f"images of {cropped[0]} x {cropped[1]} are cropped to their middle, {side} x {side}."

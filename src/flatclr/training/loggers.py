@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 
 from flatclr.extras import needed
 from flatclr.runs import EVENTS
+
+WRITTEN = re.compile(r"events\.out\.tfevents\.\d+\.")  # the names that TensorBoard gives
 
 
 class Logger(Protocol):
@@ -23,7 +26,8 @@ class TensorBoardLog:
     def __init__(self, path: Path, *, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        earlier = _moved_before(sorted(path.glob(EVENTS)), int(time.time()))
+        own = [file for file in sorted(path.glob(EVENTS)) if WRITTEN.match(file.name)]
+        earlier = _moved_before(own, int(time.time()))
         # a resumed run writes again what came after its checkpoint; without one, all of it
         self.writer = SummaryWriter(str(path), purge_step=(step + 1 if step else 0) if earlier else None)
 

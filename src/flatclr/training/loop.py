@@ -81,18 +81,18 @@ class Loop:
         try:
             return self._run()
         except StopAskedError:
-            self._save_what_was_done()
-            # the first process writes for all: a launcher may end it as soon as another one leaves
-            wait_for_every_rank(self.parts.device, self.parts.ranks)
+            self._save_what_was_done(together=True)
             raise
-        except UnusableImagesError:
-            self._save_what_was_done()
+        except UnusableImagesError as lost:
+            self._save_what_was_done(together=lost.everywhere)
             raise
 
-    def _save_what_was_done(self) -> None:
+    def _save_what_was_done(self, *, together: bool) -> None:
         self._tell_of_bad_images()
         if self.step > self.saved_step:
             self.record.save(self.step, owes_evaluation=self.owes_evaluation)
+        if together:  # the first process writes for all: it may be ended as soon as another one leaves
+            wait_for_every_rank(self.parts.device, self.parts.ranks)
 
     def _run(self) -> dict[str, Any]:
         if self.owes_evaluation or (self.step == 0 and self.parts.config.eval_start):

@@ -56,7 +56,10 @@ def _readable_everywhere(batches: Iterator[Batch], parts: Parts) -> Iterator[Bat
         except UnusableImagesError as error:
             problem = error
         if any_rank(problem is not None, parts.device, parts.ranks):
-            raise problem or UnusableImagesError("images must be readable on every process; see what another one said.")
+            said_there = "images must be readable on every process; see what another one said."
+            problem = problem or UnusableImagesError(said_there)
+            problem.everywhere = True
+            raise problem
         if batch is None:
             return
         yield batch

@@ -18,7 +18,7 @@ from torch import nn
 from flatclr.checkpoint import has_checkpoints
 from flatclr.checks import require_number
 from flatclr.data.opening import from_anywhere
-from flatclr.data.sources import Dataset, SkippedImagesWarning, TransparentImagesWarning, UnusableImagesError
+from flatclr.data.sources import Dataset, SkippedImagesWarning, UnusableImagesError, alpha_is_told
 from flatclr.distributed import Ranks, any_rank, fail_together, ranks_sharing_a_batch, text_of_first_rank
 from flatclr.objectives import Objective
 from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
@@ -87,10 +87,9 @@ class Own:
     @contextmanager
     def heard(self) -> Iterator[None]:
         """Where somebody listens, unreadable images are told as events, not as warnings of Python."""
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), alpha_is_told(bool(self.told)):
             if self.listeners:
-                for told in (SkippedImagesWarning, TransparentImagesWarning):
-                    warnings.simplefilter("ignore", told)
+                warnings.simplefilter("ignore", SkippedImagesWarning)
             yield
 
 
@@ -188,7 +187,8 @@ def train(
     if is_named(data) and views is None and resume is None:
         config, data = config.changed(data=str(data)), None
     of_run = config if resume is None else TrainConfig.from_dict(RunDirectory.open(Path(resume)).config())
-    dataset, changes = own_dataset(data, of_run, views), Changes(max_bad_images, extend_epochs)
+    with alpha_is_told(progress or bool(on_event)):  # the run will
+        dataset, changes = own_dataset(data, of_run, views), Changes(max_bad_images, extend_epochs)
     with Display(console=Console(stderr=True)) if progress else nullcontext() as display:
         own = Own(dataset, encoder, objective, on_event, stop, () if display is None else (display,))
         return train_with(config, own, resume=resume, auto_resume=auto_resume, changes=changes)

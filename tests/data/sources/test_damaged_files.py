@@ -7,10 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
+import flatclr
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import FileImages, SkippedImagesWarning, TransparentImagesWarning
+from flatclr.training.events import Event, Warned
 from tests.support.images import color_png, shorten
 from tests.support.sources import assert_holds
+from tests.support.training_worker import config
 
 pytestmark = pytest.mark.usefixtures("_nowhere_else")
 
@@ -98,3 +101,20 @@ def test_transparent_pixels_are_white_whatever_colour_they_hide(tmp_path: Path) 
     assert colour[:, 5, 0].tolist() == [244, 204, 204]  # a fifth of the colour, four fifths of white
     assert gray[:, 0, 0].tolist() == [200, 200, 200]
     assert opaque[:, 0, 0].tolist() == [10, 20, 30]
+
+
+def test_a_run_says_once_that_images_are_put_on_white_wherever_they_come_from(tmp_path: Path) -> None:
+    for part, count in (("train", 8), ("test", 4)):
+        (tmp_path / "images" / part).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGBA", (8, 8), (i, 0, 0, 10)).save(tmp_path / "images" / part / f"{i}.png")
+    items = [Image.new("RGBA", (8, 8), (i, 0, 0, 10)) for i in range(20)]
+    for number, (data, said) in enumerate(((tmp_path / "images", "12 images"), (items, "at least 16 images"))):
+        heard: list[Event] = []
+        flatclr.train(config(tmp_path / str(number), 1, eval_samples=8), data=data, on_event=[heard.append])
+        told = [e.message for e in heard if isinstance(e, Warned) and "alpha" in e.message]
+        assert told == [f"{said} have an alpha channel and are put on white."]
+    for data in (tmp_path / "images", {"train": items, "test": items}):
+        with pytest.warns(TransparentImagesWarning, match="have an alpha channel and are put on white") as seen:
+            assert flatclr.data.dataset_from(data).train.batch(torch.tensor([0])).min() > 200
+        assert len(seen) == 1

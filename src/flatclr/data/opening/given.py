@@ -15,7 +15,7 @@ from flatclr.data.opening.entry import open_dataset
 from flatclr.data.opening.names import LABELS
 from flatclr.data.opening.split import Split
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset, ItemImages, PairedArrays, ResidentImages
+from flatclr.data.sources import Dataset, ItemImages, PairedArrays, ResidentImages, alpha_is_told
 from flatclr.data.sources.items import kind_of
 
 TAKEN = (
@@ -132,7 +132,8 @@ def _from_splits(given: Mapping[str, Any], image_size: int | None, split: Split,
     first = items_of(given[train], image_size, f"{name}/{train}")
     if test is None:
         return split.of(name, first)
-    return Dataset(name, first, items_of(given[test], first.image_size, f"{name}/{test}"))
+    with alpha_is_told(bool(first.transparent)):
+        return Dataset(name, first, items_of(given[test], first.image_size, f"{name}/{test}"))
 
 
 def _is_array(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from flatclr.data.opening.split import Split
-from flatclr.data.sources import Blob, Dataset, FileImages
+from flatclr.data.sources import Blob, Dataset, FileImages, alpha_is_told
 
 
 class LabelledFiles(NamedTuple):
@@ -38,4 +38,5 @@ def from_files(
     if test is None:
         return split.of(name, source(name, train, image_size))
     first = source(f"{name}/train", train, image_size)
-    return Dataset(name, first, source(f"{name}/test", test, first.image_size, first.channels))
+    with alpha_is_told(bool(first.transparent)):
+        return Dataset(name, first, source(f"{name}/test", test, first.image_size, first.channels))

@@ -26,5 +26,6 @@ class Split(NamedTuple):
         dataset = Dataset(name, source.subset(train, f"{name}/train"), source.subset(test, f"{name}/test"))
         if isinstance(source, FileImages) and isinstance(dataset.train, FileImages):
             dataset.train.skipped += source.skipped
+        if isinstance(source, FileImages | ItemImages) and isinstance(dataset.train, FileImages | ItemImages):
             dataset.train.transparent = source.transparent
         return dataset

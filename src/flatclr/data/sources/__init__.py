@@ -4,14 +4,10 @@ A source hands out uint8 images [B, C, S, S]; all its images have one size S and
 of numbers are a source of another kind.
 """
 
+from flatclr.data.sources.alpha import TransparentImagesWarning, alpha_is_told
 from flatclr.data.sources.blobs import Blob, DiskFile, HubRow, TarMember
 from flatclr.data.sources.dataset import AnySource, Dataset
-from flatclr.data.sources.files import (
-    FileImages,
-    SkippedImagesWarning,
-    TransparentImagesWarning,
-    is_comparable,
-)
+from flatclr.data.sources.files import FileImages, SkippedImagesWarning, is_comparable
 from flatclr.data.sources.items import ItemImages
 from flatclr.data.sources.lost import UnusableImagesError
 from flatclr.data.sources.paired import PairedArrays
@@ -35,5 +31,6 @@ __all__ = [
     "TarMember",
     "TransparentImagesWarning",
     "UnusableImagesError",
+    "alpha_is_told",
     "is_comparable",
 ]

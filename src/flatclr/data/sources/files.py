@@ -18,6 +18,7 @@ from torch import Tensor
 from flatclr.data.arrays import CHUNK, checked_labels, require_room, rows_of
 from flatclr.data.decoding import JOB, Decoders, available_cores
 from flatclr.data.progress import Progress
+from flatclr.data.sources.alpha import warn_of_alpha
 from flatclr.data.sources.blobs import Blob, DiskFile
 from flatclr.data.sources.headers import survey
 from flatclr.data.sources.lost import UnusableImagesError, require_reached, tried_again
@@ -40,10 +41,6 @@ class SkippedImagesWarning(UserWarning):
     ...     warnings.simplefilter("ignore", SkippedImagesWarning)
     ...     data = flatclr.data.open_dataset()
     """
-
-
-class TransparentImagesWarning(UserWarning):
-    """Some images have an alpha channel and are put on white."""
 
 
 class FileImages:
@@ -110,11 +107,7 @@ class FileImages:
             what = f"{len(found.unreadable)} of {found.checked} files are no readable images and are left out"
             self._report(what, self.skipped[0])
         self.transparent = found.transparent
-        if found.transparent:
-            message = (
-                f"{name}: {found.transparent} of {found.checked} images have an alpha channel and are put on white."
-            )
-            warnings.warn(message, TransparentImagesWarning, stacklevel=2)
+        warn_of_alpha(name, found.transparent, of=found.checked)
 
     def _set(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor
 from flatclr.data.arrays import CHUNK, checked_labels, image_tensor, rows_of
 from flatclr.data.decoding import eight_bit, has_alpha, on_white
 from flatclr.data.progress import Progress
+from flatclr.data.sources.alpha import warn_of_alpha
 from flatclr.data.sources.resident import ResidentImages
 
 LARGEST_DEFAULT_SIZE = 224  # photographs are brought to this unless the user names a size
@@ -66,7 +67,10 @@ class ItemImages:
             raise ValueError(f"{name} must hold images, got none; add some.")
         self.items, self.name = items, name
         places = sorted({round(i * (len(items) - 1) / (LOOKED_AT - 1)) for i in range(LOOKED_AT)})
-        seen = [_pixels(item_of(items[i], name).image, i, name) for i in places]
+        looked_at = [item_of(items[i], name).image for i in places]
+        seen = [_pixels(image, i, name) for image, i in zip(looked_at, places, strict=True)]
+        self.transparent = sum(isinstance(image, Image.Image) and has_alpha(image) for image in looked_at)
+        warn_of_alpha(name, self.transparent, of=len(seen))
         self.channels = channels or max(image.shape[0] for image in seen)
         shorter = int(median(min(image.shape[1:]) for image in seen))
         self.image_size = image_size or min(shorter, LARGEST_DEFAULT_SIZE)
@@ -82,7 +86,7 @@ class ItemImages:
     def subset(self, index: Tensor, name: str) -> ItemImages:
         """The images of these numbers, with their labels, as a source of their own."""
         part = object.__new__(ItemImages)
-        part.__dict__.update(self.__dict__, name=name, labels=rows_of(self.labels, index))
+        part.__dict__.update(self.__dict__, name=name, labels=rows_of(self.labels, index), transparent=0)
         part.items = Chosen(self.items, index.tolist())
         return part
 

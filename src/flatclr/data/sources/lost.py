@@ -14,6 +14,8 @@ PAUSES_S = (0.2, 0.8, 2.0)  # before files that are not reached are tried again
 class UnusableImagesError(ValueError):
     """Image files went missing, or more of them are damaged than the user allows."""
 
+    everywhere = False  # whether every process of a run raises one at the same place
+
 
 def tried_again(wrong: Mapping[int, str], read: Callable[[list[int]], Mapping[int, str]]) -> dict[int, str]:
     """What is still wrong when files that were not reached have been read again, a few times.
