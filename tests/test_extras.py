@@ -42,6 +42,15 @@ def test_every_extra_that_a_hint_names_exists() -> None:
     assert not any("_" in name for name in extras)  # pip before 23.3 does not find these
 
 
+def test_readme_names_every_extra_that_users_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for_us = {"dev", "integrations", "rivals"}
+    other_names = {"digits", "mi"}  # of sklearn and parquet, by which they were called before
+    listed = set(re.findall(r"`([\w-]+)`", (ROOT / "README.md").read_text().partition("## Install")[2]))
+
+    assert set(project["optional-dependencies"]) - for_us - other_names <= listed
+
+
 def test_what_mi_needs_for_csv_comes_with_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from flatclr.contrast.numerics import Cached
+from scripts.reference.hosts import module_named
 
 PAGES = {  # page -> modules whose public names it documents, the first of them by its own docstring
     "contrast": ("flatclr.contrast",),
@@ -24,6 +25,12 @@ PAGES = {  # page -> modules whose public names it documents, the first of them 
     "evaluation": ("flatclr.evaluation",),
     "doctor": ("flatclr.doctor",),
     "studies": ("flatclr.studies",),
+    "integrations": (
+        "flatclr.integrations",
+        "flatclr.integrations.sentence_transformers",
+        "flatclr.integrations.open_clip",
+        "flatclr.integrations.lightning",
+    ),
 }
 
 
@@ -65,7 +72,7 @@ def entries() -> list[Entry]:
     found: dict[tuple[str, int], Entry] = {}
     for page, modules in PAGES.items():
         for module in modules:
-            for name, value in public_names(importlib.import_module(module)):
+            for name, value in public_names(module_named(module)):
                 key = (name, id(value))
                 if key not in found:
                     path = f"flatclr.{name}" if short.get(id(value)) == name else f"{module}.{name}"
@@ -118,7 +125,7 @@ def callable_of(member: Any) -> Any:
 
 def value_doc(module: str, name: str) -> str:
     """The text below an assignment, followed through imports to where it stands."""
-    body = ast.parse(inspect.getsource(importlib.import_module(module))).body
+    body = ast.parse(inspect.getsource(module_named(module))).body
     for place, statement in enumerate(body):
         if isinstance(statement, ast.ImportFrom) and name in (alias.name for alias in statement.names):
             assert statement.module is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from flatclr.contrast.numerics import Cached
 from scripts.reference import tables
+from scripts.reference.hosts import module_named
 from scripts.reference.names import PAGES, Entry, callable_of, entries, members
 from scripts.reference.text import arguments, markdown, signature, table
 
@@ -26,6 +26,7 @@ TITLES = {
     "evaluation": "Evaluation",
     "doctor": "Doctor",
     "studies": "Studies",
+    "integrations": "Integrations",
     "settings": "Settings of a run",
     "command-line": "Command line",
 }
@@ -64,13 +65,15 @@ def _page(page: str, blocks: Any) -> str:
 
 
 def _names_page(page: str, found: list[Entry], link: Callable[[str], str]) -> str:
-    module = importlib.import_module(PAGES[page][0])
+    module = module_named(PAGES[page][0])
     blocks = [markdown(inspect.cleandoc(module.__doc__ or ""), link)]
     if page in BEFORE:
         blocks.append(BEFORE[page]())
     for name in PAGES[page]:
-        blocks.append(f"## {name}")
-        for entry in (e for e in found if e.page == page and e.module == name):
+        own = [entry for entry in found if entry.page == page and entry.module == name]
+        if own:
+            blocks.append(f"## {name}")
+        for entry in own:
             blocks += _described(entry, link)
     return _page(page, blocks)
 

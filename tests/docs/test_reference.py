@@ -2,17 +2,20 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from scripts.reference import text
+from scripts.reference.hosts import HOSTS, module_named
 from scripts.reference.names import Entry, callable_of, entries, members, public_names, undocumented
 from scripts.reference.pages import pages
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES = pages()
 ENTRIES = entries()
+HOSTED = {library for libraries in HOSTS.values() for library in libraries}
 CALLABLE = [entry for entry in ENTRIES if entry.is_function or entry.is_class]
 TOLD_ELSEWHERE = {
     "TrainConfig",
@@ -95,6 +98,24 @@ def test_methods_are_described_by_themselves_or_by_what_they_override(entry: Ent
     silent = [name for name, function in own.items() if function is not None and not inspect.getdoc(function)]
 
     assert silent == []
+
+
+def test_integrations_are_described_whether_or_not_their_libraries_are_there() -> None:
+    before = dict(sys.modules)
+    sentence_transformers = module_named("flatclr.integrations.sentence_transformers")
+    names = {entry.path for entry in ENTRIES if entry.page == "integrations"}
+
+    assert {
+        "flatclr.integrations.lightning.ContrastMonitor",
+        "flatclr.integrations.sentence_transformers.FlatNCELoss",
+        "flatclr.integrations.sentence_transformers.CachedFlatNCELoss",
+        "flatclr.integrations.open_clip.ClipLoss",
+    } <= names
+    assert "similarity_fct: Callable[[Tensor, Tensor], Tensor] = cos_sim" in PAGES["integrations.md"]
+    assert sentence_transformers.TrainerCallback.__mro__ == (sentence_transformers.TrainerCallback, object)
+    left = {name for name in set(sys.modules) - set(before) if name.partition(".")[0] in HOSTED}
+    assert left == set()
+    assert sys.modules.get("flatclr.integrations.sentence_transformers") is not sentence_transformers
 
 
 def test_a_class_shows_the_methods_of_bases_that_are_not_public() -> None:

@@ -6,6 +6,8 @@ No weights are downloaded: a tiny BERT is made from its configuration, with a to
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,11 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 
 from flatclr.integrations.sentence_transformers import CachedFlatNCELoss, FlatNCELoss, KeepLossState
+from tests.support import text_trainer
+from tests.support.text_trainer import WORDS, texts
+from tests.support.training import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the libraries warn of their own affairs
-WORDS = "red green blue small large old new cat dog house tree car is a the in of".split()  # noqa: SIM905
 ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 
 
@@ -54,11 +58,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(folder: Path) -> SentenceTransformer:
     return SentenceTransformer(str(folder), device="cpu")
-
-
-def texts(rows: int, seed: int = 0) -> list[str]:
-    generator = torch.Generator().manual_seed(seed)
-    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (5,), generator=generator)) for _ in range(rows)]
 
 
 def tokenized(model: SentenceTransformer, columns: int, rows: int = 6) -> list[dict[str, Tensor]]:
@@ -122,6 +121,32 @@ def test_the_cached_loss_has_the_value_and_gradient_of_the_plain_one(model: Sent
 def test_hard_negatives_of_all_ranks_have_the_gradient_of_one_process(name: str) -> None:
     (check,) = check_loss(f"tests.support.text_losses:{name}", ranks=[2])
     assert check.equal, check
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["FlatNCELoss", "CachedFlatNCELoss"])
+def test_the_trainer_on_two_ranks_follows_the_trainer_of_one_and_the_controller_is_the_same_on_both(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    worker = ["-m", "tests.support.text_trainer", str(folder), str(tmp_path), kind]
+    done = subprocess.run([*launcher, *worker], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [torch.load(tmp_path / f"{kind}-{rank}.pt", weights_only=True) for rank in range(2)]
+    alone = text_trainer.trained(folder, tmp_path / "alone", kind, ranks=1)
+    before = SentenceTransformer(str(folder), device="cpu").state_dict()
+
+    for theirs, mine in (rank["values"] for rank in ranks):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+    assert ranks[0]["betas"] == ranks[1]["betas"] == pytest.approx(alone["betas"], rel=1e-6)
+    assert len(set(alone["betas"])) == text_trainer.STEPS  # one step of the controller for each of the optimizer
+    for name, want in alone["loss"].items():
+        torch.testing.assert_close(ranks[0]["loss"][name], ranks[1]["loss"][name], rtol=0, atol=0)
+        torch.testing.assert_close(ranks[0]["loss"][name], want)
+    moved = max(float((alone["model"][name] - weight).abs().max()) for name, weight in before.items())
+    for name, want in alone["model"].items():
+        for rank in ranks:
+            torch.testing.assert_close(rank["model"][name], want, rtol=1e-4, atol=1e-3 * moved)
 
 
 def trained(

@@ -72,7 +72,7 @@ def test_what_is_piped_is_lines_that_say_how_far_it_is(
     monkeypatch.setattr("flatclr.training.display.LINE_S", 0.0)
     display, _ = started(tmp_path)
     display(Progressed(0, "evaluation, features of photos", 512, 1000))
-    display(Forecast(1, 90.0, "about 90 s to go, by the pace of 1 step."))
+    display(Forecast(1, 90.0, "about 90 s to go, by the pace of 1 step"))
     display(Logged(2, epoch=0.1, metrics={"loss": 1.5, **LOGGED}))
     said = capsys.readouterr().out
 
@@ -80,6 +80,20 @@ def test_what_is_piped_is_lines_that_say_how_far_it_is(
         "evaluation, features of photos 512/1,000",
         "about 90 s to go, by the pace of 1 step.",
         "training 2/2: loss 1.500  MI 1.00/2.00  ESS 0.20  beta 3.0  1,000 images/s, 8,000 views/s",
+    ]
+
+
+def test_a_forecast_of_the_first_line_is_not_said_again_and_its_advice_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = Display()
+    display(Started(0, 840, tmp_path, nn.Identity(), "40 images, CPU: about 25 min", seconds=1500.0))
+    display(Forecast(0, 1500.0, "about 25 min to go, by the pace of 3 steps", "for a shorter run fewer --epochs"))
+
+    assert capsys.readouterr().out.splitlines() == [
+        "40 images, CPU: about 25 min",
+        f"run directory: {tmp_path}",
+        "for a shorter run fewer --epochs.",
     ]
 
 

@@ -15,13 +15,17 @@ from flatclr.training.display import JsonLines
 EVERY_EVENT: list[tuple[Event, dict[str, object]]] = [
     (
         Started(0, 9, Path("run"), nn.Identity(), "9 images"),
-        {"kind": "start", "step": 0, "total_steps": 9, "run": "run", "summary": "9 images"},
+        {"kind": "start", "step": 0, "total_steps": 9, "run": "run", "summary": "9 images", "seconds": None},
     ),
     (
-        Started(0, 9, None, nn.Identity()),
-        {"kind": "start", "step": 0, "total_steps": 9, "run": None, "summary": ""},
+        Started(0, 9, None, nn.Identity(), seconds=9.5),
+        {"kind": "start", "step": 0, "total_steps": 9, "run": None, "summary": "", "seconds": 9.5},
     ),
-    (Forecast(3, 9.5, "soon."), {"kind": "forecast", "step": 3, "seconds": 9.5, "message": "soon."}),
+    (Forecast(3, 9.5, "soon"), {"kind": "forecast", "step": 3, "seconds": 9.5, "message": "soon."}),
+    (
+        Forecast(3, 9.5, "late", "do less"),
+        {"kind": "forecast", "step": 3, "seconds": 9.5, "message": "late; do less."},
+    ),
     (Logged(3, 0.5, {"loss": 2.0}), {"kind": "log", "step": 3, "epoch": 0.5, "loss": 2.0}),
     (Evaluated(3, 0.5, {"knn": 0.9}), {"kind": "evaluation", "step": 3, "epoch": 0.5, "knn": 0.9}),
     (Saved(4), {"kind": "checkpoint", "step": 4}),

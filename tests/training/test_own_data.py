@@ -219,6 +219,6 @@ def test_progress_is_shown_on_standard_error_unless_told(tmp_path: Path, capsys:
     flatclr.train(config.changed(out=str(tmp_path / "b")), data=IMAGES, progress=False)
 
     assert shown.out == ""
-    assert "44 images at 12 px, cnn" in shown.err
+    assert "44 images at 12 px, 4 more held out, cnn" in shown.err
     assert "training 2/2: loss" in shown.err
     assert capsys.readouterr().err == ""

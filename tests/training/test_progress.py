@@ -42,7 +42,7 @@ def test_a_forecast_is_the_pace_of_the_first_steps_and_the_evaluations_to_come(c
 
     assert told is not None
     assert told.seconds == 995 * (4.0 / 4) + 2 * 30
-    assert told.message.startswith("about 18 min to go, by the pace of 4 steps")
+    assert told.sentence == "about 18 min to go, by the pace of 4 steps."
     assert made.after(6, synchronised=True, evaluations=2, evaluation_s=30) is None  # it is said once
 
 
@@ -58,7 +58,7 @@ def test_steps_that_a_gpu_may_still_be_at_are_no_measure(clock: list[float]) -> 
     [
         ({}, "for a shorter run --image-size 48 (about a quarter of the time) or --encoder cnn or fewer --epochs."),
         ({"size": 28, "encoder": "cnn"}, "for a shorter run fewer --epochs."),
-        ({"size": None, "encoder": "auto"}, "for a shorter run fewer --epochs."),
+        ({"size": None, "encoder": "mlp"}, "for a shorter run fewer --epochs."),
         ({"on_cpu": False}, "by the pace of 10 steps."),
     ],
 )
@@ -68,5 +68,5 @@ def test_a_long_run_on_a_cpu_gets_a_suggestion(changes: dict[str, object], way: 
     told = made.after(11, synchronised=True, evaluations=0, evaluation_s=0)
 
     assert told is not None
-    assert told.message.startswith("about 83 min to go")
-    assert told.message.endswith(way)
+    assert told.sentence.startswith("about 83 min to go")
+    assert told.sentence.endswith(way)

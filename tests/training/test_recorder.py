@@ -77,7 +77,7 @@ def test_unreadable_images_are_said_once_and_the_first_is_named(
     train(config(tmp_path / "run", 2, data=folder), on_event=[events.append])
     heard = [event.message for event in events if isinstance(event, Warned)]
     assert [message for message in heard if "unreadable" in message] == [
-        next(message for message in heard if re.search(r"^1 images are unreadable .* the first .*07\.png: ", message))
+        next(message for message in heard if re.search(r"^1 image is unreadable .* the first .*07\.png: ", message))
     ]
     assert not recwarn.list
 

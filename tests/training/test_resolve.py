@@ -33,7 +33,7 @@ def test_a_run_on_photographs_says_what_it_resolved_and_writes_it_down(photos: P
     run = RunDirectory.open(tmp_path / "run")
 
     assert started.summary.startswith(
-        "18 images at 12 px (no labels; --labels folders if sub-folders are classes), resnet18 (0."
+        "18 images at 12 px (no labels; --labels folders if sub-folders are classes), 2 more held out, resnet18 (0."
     )
     assert started.summary.endswith("M parameters), batch 8, 2 steps an epoch, 2 in all, CPU")
     written = run.config()

@@ -66,13 +66,16 @@ def check_loss_command(
     value = value_on_orthonormal_pairs(loss, pairs=PAIRS, options=_alone(options), arguments=argument or ())
     known = {} if temperature is None else info_nce_of_orthonormal_pairs(PAIRS, temperature)
     if as_json:
-        print(json.dumps({"pairs": PAIRS, "value": value, "info_nce": known}))
+        print(json.dumps({"pairs": PAIRS, "value": value, "info_nce": known}), flush=True)
     elif not quiet:
-        print(_of_value(loss, value, known))
-    checks = check_loss(loss, ranks=counts, options=options, arguments=argument or (), seed=seed)
-    for check in checks if as_json or not quiet else ():
-        print(json.dumps({**asdict(check), "equal": check.equal}) if as_json else _of_gradient(check), flush=True)
-    if not all(check.equal for check in checks):
+        print(_of_value(loss, value, known), flush=True)
+    equal = True
+    for count in counts:  # each is said when it is known: processes take seconds to start
+        (check,) = check_loss(loss, ranks=[count], options=options, arguments=argument or (), seed=seed)
+        equal = equal and check.equal
+        if as_json or not quiet:
+            print(json.dumps({**asdict(check), "equal": check.equal}) if as_json else _of_gradient(check), flush=True)
+    if not equal:
         raise typer.Exit(DIFFERS)
 
 

@@ -16,6 +16,7 @@ from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.evaluation.results import FIGURE, RESULTS, TRAINED, Evaluation, Row
 from flatclr.training.display import Bar, Lines, Shown, redraws
+from flatclr.training.heartbeat import Heartbeat
 
 PERCENT = (*SHARES, "top5", TEN_NEIGHBOURS, "recall_at_5", "recall_at_10")
 
@@ -26,13 +27,17 @@ class EvaluationDisplay:
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = Console(quiet=quiet)
         self.shown: Shown = Bar(self.console) if redraws(self.console) else Lines(self.console)
+        self.heartbeat = Heartbeat(self.shown.alive)
 
     def __enter__(self) -> Self:
+        if not self.console.quiet:
+            self.heartbeat.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.heartbeat.__exit__()
         self.shown.stop()
 
     def progressed(self, what: str, done: int, total: int) -> None:
@@ -43,6 +48,7 @@ class EvaluationDisplay:
         score = f"{row.headline} {_number(row.headline, row.best)}{unit}"
         text = f"{_name(row)}, {row.weights} weights: {score} ({row.seconds:.1f} s)"
         self.console.print(escape(text), highlight=False)
+        self.shown.said()
 
     def table(self, found: Evaluation, folder: Path) -> None:
         table = Table(title=f"{found.encoder}: value [95 % interval]")

@@ -22,6 +22,8 @@ from flatclr.mi.estimator import BUDGET_SECONDS
 from flatclr.mi.inputs import FEWEST_ROWS
 from flatclr.mi.outcome import ASKED
 from flatclr.mi.tables import Variables, read_table
+from flatclr.training.display import Lines
+from flatclr.training.heartbeat import Heartbeat
 
 Option = typer.Option
 COLUMNS = "COLUMNS"
@@ -194,12 +196,15 @@ def mi_command(
         _show_check(found, table, as_json=as_json, quiet=quiet)
         return
     results: dict[str, MIEstimate] = {}
-    with _progress(quiet=as_json or quiet or not sys.stderr.isatty()) as bar:
+    in_terminal = sys.stderr.isatty()
+    lines = Lines(Console(stderr=True, quiet=as_json or quiet or in_terminal))
+    with Heartbeat(lines.alive), _progress(quiet=as_json or quiet or not in_terminal) as bar:
         task = bar.add_task("estimate", total=len(methods))
         for name in methods:
 
             def show(stands: Progress, name: str = name) -> None:
                 bar.update(task, description=_stage(name, stands))
+                lines.moved(_stage(name, stands), len(results), len(methods))
 
             results[name] = estimate(
                 variables["x"],

@@ -16,7 +16,7 @@ from flatclr.report.pictures import refresh_pictures
 from flatclr.report.serving import watched_beside
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError
-from flatclr.training.events import Event, Started, Warned
+from flatclr.training.events import Event, Progressed, Started, Warned
 from flatclr.training.launch import process_group
 from flatclr.training.recipes import RECIPES
 from flatclr.training.result import RunResult
@@ -175,7 +175,7 @@ def train_command(
         with (
             stop.on_signals(),
             process_group() as ranks,
-            JsonLines() if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
+            JsonLines(quiet=ranks.rank != 0) if as_json else Display(quiet=ranks.rank != 0, brief=quiet) as display,
         ):
             rank, started.display = ranks.rank, display
             result = train(
@@ -219,8 +219,12 @@ class _Start:
 
 def _write_page(result: RunResult, started: _Start, display: Display | JsonLines) -> None:
     """The page of a run that has ended; without what it takes, the run is whole all the same."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        display(Progressed(result.steps, f"report, {what}", done, total))
+
     try:
-        note = refresh_pictures(result.path, started.data)
+        note = refresh_pictures(result.path, started.data, progress=progress)
         display.report(write_report(result.path, pictures_note=note))
     except ImportError as error:
         message = f"{str(error).rstrip('.')}, then write the page with: flatclr report {result.path}"

@@ -45,7 +45,10 @@ class ContrastMonitor(lightning.Callback):  # type: ignore[misc]
         gather: use the embeddings of all ranks, as losses that gather do.
         pairing: of `flatclr.contrast_stats`.
 
-    >>> trainer = lightning.Trainer(callbacks=[ContrastMonitor(loss="criterion", temperature=0.5)])  # doctest: +SKIP
+    >>> monitor = ContrastMonitor(loss="criterion", temperature=0.5)
+    >>> monitor.every
+    50
+    >>> trainer = lightning.Trainer(callbacks=[monitor])  # doctest: +SKIP
     """
 
     def __init__(
@@ -144,6 +147,10 @@ def gauges(
 
     Returns:
         mi_nats, ceiling_nats, saturation, ess, alignment, uniformity, effective_rank, and the alarms as 1.0 or 0.0.
+
+    >>> found = gauges((torch.eye(4), torch.eye(4)), inverse_temperature=1.0)
+    >>> round(found["mi_nats"], 4), round(found["ceiling_nats"], 4), found["alarm_saturated"]
+    (0.7805, 1.9459, 0.0)
     """
     with torch.no_grad():
         stats = contrast_stats(*views, inverse_temperature=inverse_temperature, pairing=pairing, gather=gather)

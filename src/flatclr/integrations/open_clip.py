@@ -15,8 +15,6 @@ from flatclr.objectives.sigmoid import sig_lip
 
 OBJECTIVES = {"flatnce": FlatNCE, "infonce": InfoNCE}
 
-Loss = Tensor | dict[str, Tensor]
-
 
 class ClipLoss(nn.Module):
     """FlatNCE, or InfoNCE without a score matrix, in the place of open_clip's `ClipLoss`.
@@ -78,7 +76,7 @@ class ClipLoss(nn.Module):
         logit_scale: Tensor,
         logit_bias: Tensor | None = None,
         output_dict: bool = False,
-    ) -> Loss:
+    ) -> Tensor | dict[str, Tensor]:
         """The loss of a batch.
 
         Args:
@@ -138,7 +136,7 @@ class SigLipLoss(nn.Module):
         logit_scale: Tensor,
         logit_bias: Tensor,
         output_dict: bool = False,
-    ) -> Loss:
+    ) -> Tensor | dict[str, Tensor]:
         """The loss of a batch.
 
         Args:
@@ -174,5 +172,5 @@ def _with_all_used(loss: Tensor, *parameters: Tensor | None) -> Tensor:
     return loss
 
 
-def _returned(loss: Tensor, output_dict: bool) -> Loss:
+def _returned(loss: Tensor, output_dict: bool) -> Tensor | dict[str, Tensor]:
     return {"contrastive_loss": loss} if output_dict else loss

@@ -30,8 +30,6 @@ from transformers.trainer_callback import ExportableState  # noqa: E402
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 PARTITION_MODES = ("joint", "per_direction")
 
-Features = Iterable[dict[str, Tensor]]
-
 
 class FlatNCELoss(nn.Module):
     """FlatNCE in the place of `MultipleNegativesRankingLoss`: the same columns, arguments and value, another gradient.
@@ -53,6 +51,10 @@ class FlatNCELoss(nn.Module):
         shared_hard_negatives: contrast each query with the hard negatives of all queries, as
             MultipleNegativesRankingLoss does; False: with its own alone.
         keep_positive: InfoNCE's gradient, which is that of MultipleNegativesRankingLoss.
+
+    >>> z = torch.eye(4)  # for texts that an encoder took apart
+    >>> FlatNCELoss(torch.nn.Identity(), scale=1.0).loss_of([z, z])
+    tensor(0.7437)
 
     Reference: Chen et al. 2021; Henderson et al. 2017.
     """
@@ -98,7 +100,7 @@ class FlatNCELoss(nn.Module):
             gather=gather_across_devices,
         )
 
-    def forward(self, sentence_features: Features, labels: Tensor | None = None) -> Tensor:
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         """The loss of a batch.
 
         Args:
@@ -219,6 +221,10 @@ class CachedFlatNCELoss(CachedLossMixin, FlatNCELoss):  # type: ignore[misc]
         show_progress_bar: over mini-batches.
         options: the others of `FlatNCELoss`, by name.
 
+    >>> z = torch.eye(4)
+    >>> CachedFlatNCELoss(torch.nn.Identity(), scale=1.0, mini_batch_size=2).calculate_loss([z.split(2), z.split(2)])
+    tensor(0.7437)
+
     Reference: Gao et al. 2021.
     """
 
@@ -238,7 +244,7 @@ class CachedFlatNCELoss(CachedLossMixin, FlatNCELoss):  # type: ignore[misc]
         self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size, mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
 
-    def forward(self, sentence_features: Features, labels: Tensor | None = None) -> Tensor:
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         """As `FlatNCELoss.forward`."""
         return CachedLossMixin.forward_cached(self, sentence_features, labels)  # type: ignore[no-any-return]
 
@@ -271,6 +277,11 @@ class KeepLossState(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     Args:
         loss: `FlatNCELoss` or `CachedFlatNCELoss`.
+
+    >>> loss = FlatNCELoss(torch.nn.Identity(), temperature=flatclr.EssControl(0.25))
+    >>> kept = KeepLossState(loss).state()["attributes"]["objective"]
+    >>> [value for name, value in kept.items() if name.endswith("inverse_temperature")]
+    [10.0]
     """
 
     def __init__(self, loss: FlatNCELoss | None = None) -> None:

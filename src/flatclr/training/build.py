@@ -418,14 +418,16 @@ def what_to_know(parts: Parts) -> Iterator[str]:
     yield from parts.notes
     if skipped := parts.data.skipped:
         path, reason = skipped[0]
-        yield f"{len(skipped)} images are unreadable and left out, the first {path}: {reason}."
+        many = "1 image is" if len(skipped) == 1 else f"{len(skipped)} images are"
+        yield f"{many} unreadable and left out, the first {path}: {reason}."
     if bad := getattr(parts.data.original, "bad_shards", ()):
         path, reason = bad[0]
         shards = f"{len(bad)} of {getattr(parts.data.original, 'shards', 0)} shards"
         yield f"{shards} cannot be read and are left out, the first {path}: {reason}."
-    if parts.data.transparent:
+    if count := parts.data.transparent:
         some = "at least " if isinstance(parts.data.original, ItemImages) else ""  # not all items were looked at
-        yield f"{some}{parts.data.transparent} images have an alpha channel and are put on white."
+        has, are = ("1 image has", "is") if count == 1 else (f"{count} images have", "are")
+        yield f"{some}{has} an alpha channel and {are} put on white."
     if cropped := getattr(parts.data.original, "cropped_from", None):
         side = min(cropped)
         yield f"images of {cropped[0]} x {cropped[1]} are cropped to their middle, {side} x {side}."

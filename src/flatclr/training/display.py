@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +13,15 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -19,39 +29,67 @@ from flatclr.checkpoint import steps_in
 from flatclr.files import json_ready
 from flatclr.runs import RunDirectory
 from flatclr.training.events import Evaluated, Event, Finished, Forecast, Logged, Progressed, Started, Warned
+from flatclr.training.heartbeat import SILENCE_S, Heartbeat
 from flatclr.training.progress import duration
 
 LINE_S = 5.0  # between two lines about the same thing, where output is piped
+PREPARING = "preparing"  # what is done before something says more
 
 
 class JsonLines:
-    """One JSON object per event on standard output."""
+    """One JSON object per event on standard output; while nothing happens, the last `Progressed` again.
 
-    def __init__(self) -> None:
-        self.shown_at = time.monotonic()
+    Args:
+        quiet: whether nothing is said.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet, self.shown_at = quiet, time.monotonic()
+        self.last = Progressed(0, PREPARING, 0, 0)
+        self.heartbeat = Heartbeat(self.alive)
 
     def __enter__(self) -> Self:
+        if not self.quiet:
+            self.heartbeat.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.heartbeat.__exit__()
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Progressed) and time.monotonic() - self.shown_at < LINE_S:
-            return
-        self.shown_at = time.monotonic()
-        print(json.dumps(json_ready(event.row())), flush=True)
+        if isinstance(event, Progressed):
+            self.last = event
+            if time.monotonic() - self.shown_at < LINE_S:
+                return
+        self._print(json_ready(event.row()))
+
+    def alive(self) -> None:
+        """Say what is being done, where nothing was said of late."""
+        if time.monotonic() - self.shown_at >= SILENCE_S:
+            self._print(self.last.row())
 
     def report(self, path: Path) -> None:
-        print(json.dumps({"kind": "report", "path": str(path)}), flush=True)
+        self._print({"kind": "report", "path": str(path)})
 
     def watched(self, address: str) -> None:
-        print(json.dumps({"kind": "watch", "address": address}), flush=True)
+        self._print({"kind": "watch", "address": address})
+
+    def _print(self, row: Mapping[str, Any]) -> None:
+        self.shown_at = time.monotonic()
+        sys.stdout.write(f"{json.dumps(row)}\n")  # at once: two threads write
+        sys.stdout.flush()
 
 
 class Shown(Protocol):
     """How far something is, in whatever form."""
 
     def moved(self, what: str, done: int, total: int, gauges: str = "") -> None: ...
+
+    def said(self) -> None:
+        """Something else was said."""
+
+    def alive(self) -> None:
+        """Give a sign of life where one is due; called from another thread."""
 
     def stop(self) -> None: ...
 
@@ -69,17 +107,22 @@ class Display:
         self.console = console or Console(quiet=quiet)
         self.talk = Console(quiet=True) if quiet or brief else self.console
         self.shown: Shown = Bar(self.talk) if redraws(self.talk) else Lines(self.talk)
+        self.heartbeat = Heartbeat(self.shown.alive)
         self.run: RunDirectory | None = None
         self.total_steps = 0
         self.alarms: set[str] = set()
         self.pace = ""
+        self.said_how_long = False
 
     def __enter__(self) -> Self:
+        if not self.talk.quiet:
+            self.heartbeat.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.heartbeat.__exit__()
         self.shown.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self.run is not None:
             self._say(_how_to_go_on(self.run))
@@ -91,7 +134,7 @@ class Display:
             case Progressed():
                 self.shown.moved(event.what, event.done, event.total)
             case Forecast():
-                self._say(event.message)
+                self._forecast(event)
             case Logged():
                 self._show_gauges(event)
             case Evaluated():
@@ -107,7 +150,13 @@ class Display:
         if event.run is not None:
             self.run = RunDirectory(event.run)
             self._say(f"run directory: {event.run}")
-        self.total_steps = event.total_steps
+        self.total_steps, self.said_how_long = event.total_steps, event.seconds is not None
+
+    def _forecast(self, event: Forecast) -> None:
+        if not self.said_how_long:
+            self._say(event.sentence)
+        elif event.advice:
+            self._say(f"{event.advice}.")
 
     def _show_gauges(self, event: Logged) -> None:
         self.shown.moved("training", event.step, self.total_steps, _gauges(event.metrics))
@@ -128,6 +177,7 @@ class Display:
     def _say(self, line: str, style: str | None = None) -> None:
         # a line stays one where it is piped, and is wrapped by the terminal
         self.talk.print(escape(line), style=style, highlight=False, soft_wrap=not self.talk.is_terminal)
+        self.shown.said()
 
     def report(self, path: Path) -> None:
         self.console.print(f"report: {escape(str(path))}", soft_wrap=True, highlight=False)
@@ -146,6 +196,7 @@ class Bar:
 
     def __init__(self, console: Console) -> None:
         self.progress = _BarAndGauges(
+            SpinnerColumn(),  # turns while a single step takes long
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=20),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -154,15 +205,23 @@ class Bar:
             transient=True,
         )
         self.task: TaskID | None = None
+        self.lock, self.made_at = threading.Lock(), time.monotonic()
 
-    def moved(self, what: str, done: int, total: int, gauges: str = "") -> None:
-        self.progress.start()  # only now: bad input should be answered by its line alone
-        if self.task is None or self.progress.tasks[0].description != what:
-            if self.task is not None:
-                self.progress.remove_task(self.task)
-            self.task = self.progress.add_task(what, total=total)
-        self.progress.update(self.task, completed=done, total=total)
-        self.progress.gauges = gauges or self.progress.gauges
+    def moved(self, what: str, done: int, total: int | None, gauges: str = "") -> None:
+        with self.lock:
+            self.progress.start()  # only now: bad input should be answered by its line alone
+            if self.task is None or self.progress.tasks[0].description != what:
+                if self.task is not None:
+                    self.progress.remove_task(self.task)
+                self.task = self.progress.add_task(what, total=total)
+            self.progress.update(self.task, completed=done, total=total)
+            self.progress.gauges = gauges or self.progress.gauges
+
+    def said(self) -> None: ...
+
+    def alive(self) -> None:
+        if self.task is None and time.monotonic() - self.made_at >= SILENCE_S:
+            self.moved(PREPARING, 0, None)
 
     def stop(self) -> None:
         if self.task is not None:  # a bar that was never shown ends with a line all the same
@@ -184,19 +243,31 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.shown_at, self.begun_at, self.begun_with, self.what = time.monotonic(), 0.0, 0, ""
+        self.said_at, self.far = self.shown_at, PREPARING
 
     def moved(self, what: str, done: int, total: int, gauges: str = "") -> None:
         now = time.monotonic()
         if what != self.what:
             self.what, self.begun_at, self.begun_with = what, now, done
+        self.far = f"{what} {done:,}/{total:,}"
         if now - self.shown_at < LINE_S and not (gauges and done == total):
             return
-        self.shown_at = now
+        self.shown_at = self.said_at = now
         left = ""
         if self.begun_with < done < total:
             left = f", about {duration((total - done) * (now - self.begun_at) / (done - self.begun_with))} left"
-        said = f"{what} {done:,}/{total:,}{left}{': ' if gauges else ''}{gauges}"
-        self.console.print(escape(said), highlight=False, soft_wrap=True)
+        self._print(f"{self.far}{left}{': ' if gauges else ''}{gauges}")
+
+    def said(self) -> None:
+        self.said_at = time.monotonic()
+
+    def alive(self) -> None:
+        if time.monotonic() - self.said_at >= SILENCE_S:
+            self._print(f"still at it: {self.far}")
+
+    def _print(self, line: str) -> None:
+        self.said()
+        self.console.print(escape(line), highlight=False, soft_wrap=True)
 
     def stop(self) -> None: ...
 

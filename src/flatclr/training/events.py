@@ -44,8 +44,9 @@ class Started(Event):
         total_steps: the step the run ends with.
         run: its directory; None where nothing is written.
         network: encoder and projection head as they are trained, the same object to the end.
-        summary: what the run resolved: data, encoder, batch, steps and device in one line.
+        summary: what the run resolved: data, encoder, batch, steps and device in one line, on a CPU with a forecast.
         data: what it is trained and evaluated on.
+        seconds: the forecast, where a few steps were tried; else `Forecast` follows after the first steps.
     """
 
     kind = "start"
@@ -54,27 +55,36 @@ class Started(Event):
     network: nn.Module = field(repr=False)
     summary: str = ""
     data: Dataset | None = field(default=None, repr=False)
+    seconds: float | None = None
 
     def row(self) -> dict[str, Any]:
         run = None if self.run is None else str(self.run)
-        return {**super().row(), "total_steps": self.total_steps, "run": run, "summary": self.summary}
+        told = {"total_steps": self.total_steps, "run": run, "summary": self.summary, "seconds": self.seconds}
+        return {**super().row(), **told}
 
 
 @dataclass(frozen=True)
 class Forecast(Event):
-    """How long the run will take, measured from its first steps.
+    """How long the run will take, measured from its first steps or from steps that were tried before.
 
     Args:
         seconds: from now on.
-        message: one sentence, on a CPU with what would make a long run shorter.
+        message: the same in words.
+        advice: what would make a long run on a CPU shorter; else nothing.
     """
 
     kind = "forecast"
     seconds: float
     message: str
+    advice: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Message and advice."""
+        return f"{'; '.join(part for part in (self.message, self.advice) if part)}."
 
     def row(self) -> dict[str, Any]:
-        return {**super().row(), "seconds": self.seconds, "message": self.message}
+        return {**super().row(), "seconds": self.seconds, "message": self.sentence}
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ from flatclr.data.sources import UnusableImagesError
 from flatclr.distributed import any_rank, wait_for_every_rank
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
-from flatclr.training.events import Evaluated, Event, Logged, Warned
+from flatclr.training.events import Evaluated, Event, Forecast, Logged, Warned
 from flatclr.training.instruments import evaluation_metrics, matrices_of, step_metrics, update_ratio
 from flatclr.training.progress import Forecaster, SignsOfLife
+from flatclr.training.resolve import encoder_name
 from flatclr.training.state import FIRST, Start
 from flatclr.training.step import StepResult
 from flatclr.training.stepping import MakeStep, TakeStep, batches_from, choose_step
 from flatclr.training.stopping import StopAskedError, StopRequest
 from flatclr.training.throughput import Throughput
+from flatclr.training.trial import evaluation_s, trial_pace
 
 
 class Record(Protocol):
@@ -67,7 +69,18 @@ class Loop:
             parts.schedule.total_steps,
             on_cpu=parts.device.type == "cpu",
             size=getattr(parts.data.source, "image_size", None),
-            encoder=parts.config.encoder,
+            encoder=encoder_name(parts),
+        )
+
+    def forecast(self) -> Forecast | None:
+        """How long the run will take, where a few steps can be tried and taken back."""
+        pace = trial_pace(self.parts, self.step, self.signs)
+        if pace is None:
+            return None
+        self.evaluation_s = evaluation_s(self.parts, pace.step_s)
+        first = self.owes_evaluation or (self.step == 0 and self.parts.config.eval_start)
+        return self.forecaster.at(
+            self.step, pace, evaluations=first + self._evaluations_after(self.step), evaluation_s=self.evaluation_s
         )
 
     def run(self) -> dict[str, Any]:
@@ -141,13 +154,16 @@ class Loop:
             self.forecaster.begin(self.step)
 
     def _forecast(self, *, synchronised: bool) -> None:
-        total, every = self.parts.schedule.total_steps, self.parts.config.eval_every
-        to_come = -(-total // every) - (self.step - 1) // every  # the one of this step is to come too
+        to_come = self._evaluations_after(self.step - 1)  # the one of this step is to come too
         forecast = self.forecaster.after(
             self.step, synchronised=synchronised, evaluations=to_come, evaluation_s=self.evaluation_s
         )
-        if forecast is not None and self.step < total:
+        if forecast is not None and self.step < self.parts.schedule.total_steps:
             self.record.tell(forecast)
+
+    def _evaluations_after(self, step: int) -> int:
+        total, every = self.parts.schedule.total_steps, self.parts.config.eval_every
+        return -(-total // every) - step // every
 
     def _is_due(self, every: int, step: int | None = None) -> bool:
         step = self.step if step is None else step
@@ -193,8 +209,9 @@ class Loop:
         if count != self.bad_images_told:
             new = self.parts.data.bad_images(self.bad_images_told, count)
             path, reason = new[0]
+            many = "1 more image is" if len(new) == 1 else f"{len(new)} more images are"
             message = (
-                f"{len(new)} more images are damaged, {sum(count)} in all; another of its class stands in for each, "
+                f"{many} damaged, {sum(count)} in all; another of its class stands in for each, "
                 f"the first is {path}: {reason}."
             )
             self.record.tell(Warned(self.step, message))

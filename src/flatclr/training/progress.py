@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from flatclr.training.events import Event, Forecast, Progressed
 
 SIGN_S = 1.0  # between two signs of life
 FORECAST_S, FORECAST_STEPS = 3.0, 3  # of steps from which a forecast is made
 LONG_S = 20 * 60  # on a CPU, from which a smaller run is suggested
+
+
+class Pace(NamedTuple):
+    """What a step takes, and how many steps said so."""
+
+    step_s: float
+    steps: int
 
 
 class SignsOfLife:
@@ -32,7 +40,7 @@ class SignsOfLife:
 
 
 class Forecaster:
-    """How long a run will take, by its first steps.
+    """How long a run will take: by steps that are tried before it begins, else by its first ones.
 
     Args:
         total_steps: the step the run ends with.
@@ -61,22 +69,25 @@ class Forecaster:
         ripe = synchronised or (self.on_cpu and elapsed_s >= FORECAST_S and taken >= FORECAST_STEPS)
         if self.told or taken == 0 or not ripe:
             return None
+        pace = Pace(elapsed_s / taken, taken)
+        return self.at(step, pace, evaluations=evaluations, evaluation_s=evaluation_s)
+
+    def at(self, step: int, pace: Pace, *, evaluations: int, evaluation_s: float) -> Forecast:
+        """The forecast after a step at this pace."""
         self.told = True
-        seconds = (self.total_steps - step) * elapsed_s / taken + evaluations * evaluation_s
-        return Forecast(step, seconds, self._message(seconds, taken))
+        seconds = (self.total_steps - step) * pace.step_s + evaluations * evaluation_s
+        steps = "1 step" if pace.steps == 1 else f"{pace.steps} steps"
+        return Forecast(
+            step, seconds, f"about {duration(seconds)} to go, by the pace of {steps}", self._advice(seconds)
+        )
 
-    def _message(self, seconds: float, taken: int) -> str:
-        steps = "1 step" if taken == 1 else f"{taken} steps"
-        said = f"about {duration(seconds)} to go, by the pace of {steps}"
+    def _advice(self, seconds: float) -> str:
         if not self.on_cpu or seconds < LONG_S:
-            return f"{said}."
-        return f"{said}; for a shorter run {' or '.join(self._shorter())}."
-
-    def _shorter(self) -> list[str]:
+            return ""
         size = self.size or 0
         smaller = f"--image-size {size // 2} (about a quarter of the time)" if size >= 48 else ""
         simpler = "--encoder cnn" if self.encoder not in ("cnn", "mlp") and size else ""
-        return [way for way in (smaller, simpler, "fewer --epochs") if way]
+        return f"for a shorter run {' or '.join(way for way in (smaller, simpler, 'fewer --epochs') if way)}"
 
 
 def duration(seconds: float) -> str:

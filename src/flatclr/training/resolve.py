@@ -17,6 +17,7 @@ from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
 from flatclr.objectives import Objective
 from flatclr.training.build import Parts
 from flatclr.training.config import VIEW_SIZES
+from flatclr.training.progress import duration
 from flatclr.training.stepping import why_not_captured
 
 OF_START = ("encoder", "encoder_options", "views")  # what weights that a run starts from decide
@@ -70,8 +71,8 @@ def _of_start(parts: Parts) -> dict[str, Any]:
     return dict(zip(OF_START, (encoder.spec.name, options, views), strict=True))
 
 
-def summary_of(parts: Parts) -> str:
-    """Data, encoder, batch, steps and device in one line."""
+def summary_of(parts: Parts, seconds: float | None = None) -> str:
+    """Data, encoder, batch, steps and device in one line, with how long it will take where that is known."""
     source, config = parts.data.source, parts.config
     if isinstance(source, PairedArrays):
         data = f"{len(source):,} pairs"
@@ -79,12 +80,14 @@ def summary_of(parts: Parts) -> str:
         data = f"{len(source):,} samples of {source.views_per_sample} views at {source.image_size} px"
     else:
         data = f"{len(source):,} images at {source.image_size} px"
+    held_out = "" if parts.data.dataset.test is None else f", {len(parts.data.dataset.test):,} more held out"
     notes = "".join(f" ({note})" for note in parts.data.dataset.notes)
-    steps = parts.schedule.steps_per_epoch
+    steps, size = parts.schedule.steps_per_epoch, millions(parameters(parts.train_step.bare_network))
     return (
-        f"{data}{notes}, {_encoder_name(parts)} ({millions(parameters(parts.train_step.bare_network))} parameters), "
+        f"{data}{notes}{held_out}, {encoder_name(parts)} ({size} parameters), "
         f"batch {config.batch_size}, {steps:,} {'step' if steps == 1 else 'steps'} an epoch, "
         f"{parts.schedule.total_steps:,} in all, {_device_name(parts)}"
+        f"{'' if seconds is None else f': about {duration(seconds)}'}"
     )
 
 
@@ -97,7 +100,7 @@ def facts_of(parts: Parts) -> dict[str, Any]:
         "samples": len(source),
         "test_samples": None if dataset.test is None else len(dataset.test),
         "eval_samples": parts.validation.samples,
-        "encoder": _encoder_name(parts),
+        "encoder": encoder_name(parts),
         "parameters": parameters(network),
         "encoder_parameters": sum(parameters(encoder) for encoder in network.encoders.values()),
         "views_per_sample": train_step.inputs.views_per_sample,
@@ -124,7 +127,8 @@ def _of_images(parts: Parts, source: ImageSource) -> dict[str, Any]:
     return {"classes": len(source.classes), "labels": labels, "multiply_adds": cost}
 
 
-def _encoder_name(parts: Parts) -> str:
+def encoder_name(parts: Parts) -> str:
+    """As it is typed after --encoder; of a module of one's own, its class."""
     encoders = parts.train_step.bare_network.encoders.values()
     names = [e.spec.name if isinstance(e, Encoder) else type(e).__name__ for e in encoders]
     return " and ".join(names)

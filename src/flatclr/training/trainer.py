@@ -228,12 +228,17 @@ def fit(
     """The steps of a run whose parts are built, from `start` to the last."""
     parts, step = recorder.parts, start.step
     with recorder.logging(step):
-        network = parts.train_step.bare_network
-        started = (parts.schedule.total_steps, recorder.path, network, summary_of(parts), parts.data.dataset)
-        recorder.tell(Started(step, *started))
+        loop = Loop(parts, recorder, start=start, make_step=make_step, stop=stop)
+        forecast = loop.forecast() if recorder.listeners else None
+        seconds = None if forecast is None else forecast.seconds
+        network, summary = parts.train_step.bare_network, summary_of(parts, seconds)
+        recorder.tell(
+            Started(step, parts.schedule.total_steps, recorder.path, network, summary, parts.data.dataset, seconds)
+        )
+        if forecast is not None:
+            recorder.tell(forecast)
         for message in what_to_know(parts):
             recorder.tell(Warned(step, message))
-        loop = Loop(parts, recorder, start=start, make_step=make_step, stop=stop)
         try:
             with explaining_lost_contact():
                 metrics = loop.run()
