@@ -57,6 +57,7 @@ def step_row(recipe: str, settings: dict[str, Any], steps: int, rounds: int) -> 
     """Runs in turns; of each the steps that its logs say, those up to the first log left out."""
     times: dict[str, list[float]] = {"shared": [], "per anchor": []}
     schedule = {"steps": steps, "log_every": steps // 4, "eval_every": 10 * steps, "eval_start": False}
+    schedule |= {"eval_samples": 100}  # there is one at the end in any case
     config = RECIPES["small"]().changed(**settings, **schedule)
     for _ in range(rounds):
         for name, milliseconds in times.items():
@@ -83,6 +84,7 @@ def accuracy_rows(seeds: int, steps: int) -> list[dict[str, Any]]:
         steps=steps,
         eval_every=10 * steps,
         eval_start=False,
+        eval_samples=2000,
         device="cpu",
     )
     ends = [

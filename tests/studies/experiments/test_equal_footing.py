@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from flatclr.studies import Found, Kept, Plan, Run, load_study
-from flatclr.studies.experiments.equal_footing import STUDY, less
+from flatclr.studies import Found, Job, Kept, Plan, Run, load_study
+from flatclr.studies.experiments.equal_footing import FIRST, SECOND, STUDY, less
+from flatclr.studies.methods import PER_ANCHOR, Method
 from flatclr.studies.pages import judge
+from flatclr.studies.training_runs import config_of
+from flatclr.training.build_objective import build_objective
 
 HELD_OUT = {  # by arm: InfoNCE is best at 0.2 at the small batch, others at their default
     "held out: InfoNCE 0.1, batch 32": 0.60,
@@ -130,6 +134,23 @@ def test_the_runs_of_the_temperature_figure_and_of_small_batches_are_those_of_eq
         *(f"held out: InfoNCE {t}, batch {b}" for t in (0.5, 0.2) for b in (32, 256)),
         *(f"{name}, batch {b}" for name in ("InfoNCE 0.5", "FlatNCE, ESS 0.25", "FlatNCE 0.1") for b in (32, 256)),
     }
+
+
+@pytest.mark.parametrize("method", [*FIRST, *SECOND], ids=lambda method: method.name)
+def test_the_scalar_of_a_method_reaches_its_objective(method: Method) -> None:
+    for value in method.values:
+        run = method.run(value, 32, 0, quick=False)
+        config = config_of(Job(run.settings, 0, "cpu", Path("folder")))
+        objective = build_objective(config)
+        held = {
+            "temperature": lambda o: 1 / float(o.inverse_temperature),
+            "temperature at the start": lambda o: 1 / float(o.inverse_temperature),
+            "ESS target": lambda o: o.scale.control.target,
+            "variance weight": lambda o: o.variance,
+        }[method.scalar](objective)
+        assert held == pytest.approx(value)
+        assert method.default in method.values
+    assert config.ess_per_anchor == (method is PER_ANCHOR)
 
 
 def test_a_tier_that_is_none_is_refused() -> None:
