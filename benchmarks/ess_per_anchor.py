@@ -75,7 +75,7 @@ def _compared(times: dict[str, list[float]]) -> dict[str, str]:
     return {**shown, "ratio": f"{found['per anchor'][0] / found['shared'][0]:.2f}"}
 
 
-def accuracy_rows(seeds: int, steps: int) -> list[dict[str, Any]]:
+def accuracy_rows(seeds: int, steps: int, eval_samples: int) -> list[dict[str, Any]]:
     """Per anchor less shared, seed by seed, at the end of runs on the embedded images."""
     config = replace(
         RECIPES["small"](),
@@ -84,7 +84,7 @@ def accuracy_rows(seeds: int, steps: int) -> list[dict[str, Any]]:
         steps=steps,
         eval_every=10 * steps,
         eval_start=False,
-        eval_samples=2000,
+        eval_samples=eval_samples,
         device="cpu",
     )
     ends = [
@@ -118,11 +118,12 @@ def main() -> None:
     parser.add_argument("--accuracy", action="store_true", help="train both, instead of timing them")
     parser.add_argument("--seeds", type=int, default=3, help="of --accuracy (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="of a run (default: 600 of --accuracy, 40 of the timed step)")
+    parser.add_argument("--eval-samples", type=int, default=2000, help="of --accuracy (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="of timed calls (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="default: results/ess_per_anchor.jsonl")
     args = parser.parse_args()
     if args.accuracy:
-        rows = accuracy_rows(args.seeds, args.steps or 600)
+        rows = accuracy_rows(args.seeds, args.steps or 600, args.eval_samples)
     else:
         rows = [loss_row(pairs, args.rounds) for pairs in PAIRS]
         rows += [step_row(name, settings, args.steps or 40, rounds=3) for name, settings in STEPS.items()]

@@ -416,8 +416,8 @@ STUDY = Study(
         f"them that are held out; the default and the best are trained for {EPOCHS:g} epochs and measured on test "
         f"images. Tier 1: {'; '.join(method.name for method in FIRST)}; batch {SMALL} and {LARGE}. Tier 2: "
         f"{'; '.join(method.name for method in SECOND)}. Tier 3: all at batch {', '.join(map(str, BATCHES))}. A second "
-        "seed of what the first three sentences compare, and wherever a sentence compares two cells that differ by less "
-        f"than {CLOSE:g} point of kNN."
+        "seed of what the first three sentences compare, and wherever a sentence compares two cells that differ by "
+        f"less than {CLOSE:g} point of kNN."
     ),
     changed=(
         "every rival is tuned, which the paper did not do; one learning rate for each batch size, chosen on held-out "
