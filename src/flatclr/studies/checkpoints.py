@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,10 +111,11 @@ def _course(
         before = row["step"]
     if found:
         data = OTHER_NAMES.get(config["data"], PurePath(str(config["data"])).name)
-        kind = {name: value for name, value in config.items() if name not in NO_KIND}
+        same = {name: value for name, value in config.items() if name not in NO_KIND}
+        kind = hashlib.sha256(json.dumps(json_ready(same), sort_keys=True).encode()).hexdigest()[:10]
         measured = f"{config.get('eval_samples')} samples" + (" held out" if held_out else "")
         alike = f"{data}, {measured}, {found[-1].epoch:.0f} epochs"
-        yield Course(data, alike, json.dumps(json_ready(kind), sort_keys=True), tuple(found))
+        yield Course(data, alike, kind, tuple(found))
 
 
 def _mean(logs: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -20,7 +20,7 @@ from flatclr.studies.checkpoints import (
     courses_of_studies,
     study_files,
 )
-from flatclr.studies.judging import HELD, OPEN, Verdict, above, mean_score, score_text, together
+from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, above, mean_score, score_text, together
 from flatclr.studies.literature import F_MICL, RANK_ME, THIS
 from flatclr.studies.ranking import FEWEST, rank_correlation
 from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
@@ -187,9 +187,7 @@ def notes(found: Found) -> list[str]:
         lines.append(f"The best checkpoint of a run, chosen by labels, is {score_text(most)} points above the last.")
     for name, some in groups(found).items():
         lost = ", ".join(f"{gauge} {lost_by_choice(some, gauge):.1f}" for gauge in GAUGES)
-        lines.append(
-            f"Who chose one kind of run of those of {name} by a gauge alone would lose, in kNN points: {lost}."
-        )
+        lines.append(f"Points of kNN that are lost by choosing a kind of run by a gauge alone ({name}): {lost}.")
     return [*lines, _keep_best(found)]
 
 
@@ -207,7 +205,9 @@ def _is_worth_it(found: Found, gauge: str) -> str:
     everything = courses(found)
     if not long_enough(everything):
         return OPEN
-    return together([above(within_run(everything, gauge), GOOD), above(gain_over_last(everything, gauge))])
+    gain = gain_over_last(everything, gauge)
+    gains = FAILED if gain.high <= 0 else above(gain)  # the last one itself, chosen every time, gains nothing
+    return together([above(within_run(everything, gauge), GOOD), gains])
 
 
 def draw(found: Found) -> dict[str, Figure]:
@@ -243,7 +243,8 @@ def judge_checkpoints(found: Found) -> Verdict:
     gains = {gauge: gain_over_last(everything, gauge) for gauge in GAUGES}
     best = max(GAUGES, key=lambda gauge: (words[gauge] == HELD, gains[gauge].value))
     shown = "; ".join(f"{gauge} {score_text(gains[gauge])}" for gauge in GAUGES)
-    says = f"kNN points of the chosen checkpoint less the last: {shown}."
+    most = score_text(most_to_gain(everything))
+    says = f"kNN points of the chosen checkpoint less the last: {shown}; of one chosen by labels {most}."
     return Verdict(words[best], says, gains[best], "points")
 
 
