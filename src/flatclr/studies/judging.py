@@ -81,11 +81,14 @@ class Spread:
 def pooled_spread(arms: Sequence[Sequence[float]]) -> Spread:
     """s^2 = sum_a sum_i (x_ai - mean_a)^2 / sum_a (n_a - 1): two seeds of one arm have too wide an interval alone.
 
-    >>> pooled_spread([[1.0, 3.0], [5.0], [2.0, 2.0]])
+    An arm with a run that stopped, which has no accuracy, is left out.
+
+    >>> pooled_spread([[1.0, 3.0], [5.0], [2.0, 2.0], [math.nan, 1.0]])
     Spread(deviation=1.0, freedom=2)
     """
-    freedom = sum(len(values) - 1 for values in arms if values)
-    squares = sum((x - statistics.fmean(values)) ** 2 for values in arms for x in values)
+    known = [values for values in arms if values and all(map(math.isfinite, values))]
+    freedom = sum(len(values) - 1 for values in known)
+    squares = sum((x - statistics.fmean(values)) ** 2 for values in known for x in values)
     return Spread(math.sqrt(squares / freedom) if freedom else 0.0, freedom)
 
 

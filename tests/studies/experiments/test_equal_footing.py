@@ -116,6 +116,8 @@ def test_a_seed_that_is_to_come_is_waited_for() -> None:
     found = Found([kept for kept in complete(accuracies) if kept.seed == 0])
     verdict = judge(STUDY, planned(found), found)[0]
     assert (verdict.word, "second seed" in verdict.says) == ("not run", True)
+    to_come = {(row["method"], row["batch"], row["empty"]) for row in STUDY.empty(found) if "seed" in row["empty"]}
+    assert {("InfoNCE", "32", "second seed at 0.2"), ("InfoNCE", "256", "second seed at 0.5")} <= to_come
 
 
 def test_an_interval_is_of_the_spread_of_all_arms() -> None:

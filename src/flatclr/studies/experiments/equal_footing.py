@@ -86,8 +86,9 @@ def plan(of: Plan) -> list[Run]:
     tier = of.options[TIER]
     if tier not in TIERS:
         raise ValueError(f"{TIER} must be 1, 2 or 3, got {tier!r}; each takes in those before it.")
-    cells = [cell for cell in CELLS if cell.tier <= tier and (not of.quick or cell.method in FIRST[:2])]
-    cells = [cell for cell in cells if cell.tier == 1] if of.quick else cells
+    cells = [cell for cell in CELLS if cell.tier <= tier]
+    if of.quick:
+        cells = [cell for cell in cells if cell.tier == 1 and cell.method in FIRST[:2]]
     info, ess = ([cell for cell in cells if cell.tier == 1 and cell.method is method] for method in FIRST[:2])
     runs = [*_tuning(info, of), *_defaults(ess, of), *_tuned(info, of), *_second_seeds(cells, main_arms(of.found), of)]
     for level in TIERS:
@@ -202,8 +203,11 @@ def _has_any(cell: Cell, found: Found) -> bool:
 def empty(found: Found) -> list[Row]:
     """What the table lacks, cell by cell; a shorter run never fills one."""
     rows: list[Row] = []
+    to_repeat = {arm for pair in compared(found, TIERS[-1]) if needs_seeds(found, *pair) for arm in pair}
     for cell in CELLS:
         lacking = _lacking(cell, found)
+        arms = {value: cell.method.arm(value, cell.batch) for value in cell.method.values}
+        lacking += [f"second seed at {v:g}" for v, arm in arms.items() if arm in to_repeat and len(found.of(arm)) < 2]
         if lacking:
             command = f"`flatclr study {NAME} --set {TIER}={cell.tier}`"
             what = {"method": cell.method.name, "batch": str(cell.batch), "tier": str(cell.tier)}
