@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def _made(planned: Sequence[Run], site: Site, jobs: int, done: int, tell: Callab
     found, failed = find(site.home, planned), dict[str, str]()
     missing = [run for run in planned if run.name not in found]
     tell(Progress(done, len(planned)))
-    for number, ended in enumerate(execute(missing, site, jobs=jobs) if missing else (), start=done + 1):
+    for number, ended in enumerate(execute(partial(next, iter(missing), None), site, jobs=jobs), start=done + 1):
         tell(Progress(number, len(planned), ended))
         if ended.problem and not ended.stopped:
             failed[ended.run] = ended.problem

@@ -146,18 +146,24 @@ def _made(
 ) -> tuple[list[Run], Found, dict[str, str]]:
     """All runs, those that follow from what others found included, as far as time and luck allow."""
     failed: dict[str, str] = {}
+    begun: set[str] = set()
     planned, found = _planned(study, site, size)
     tell(Progress(len(found), len(planned)))
-    while missing := [run for run in planned if run.name not in found and run.name not in failed]:
-        done = len(found)
-        for number, ended in enumerate(execute(missing, site, jobs=jobs)):
-            tell(Progress(done + number + 1, len(planned), ended))
-            if ended.problem and not ended.stopped:
-                failed[ended.run] = ended.problem
+
+    def next_run() -> Run | None:
+        """The first that is missing by what is known now, so that what a run decides need not wait for the others."""
+        nonlocal planned, found
         planned, found = _planned(study, site, size)
-        if site.late:
-            break
-    return planned, found, failed
+        run = next((run for run in planned if run.name not in found and run.name not in begun), None)
+        if run is not None:
+            begun.add(run.name)
+        return run
+
+    for done, ended in enumerate(execute(next_run, site, jobs=jobs), start=len(found) + 1):
+        tell(Progress(done, len(planned), ended))
+        if ended.problem and not ended.stopped:
+            failed[ended.run] = ended.problem
+    return *_planned(study, site, size), failed
 
 
 def _planned(study: Study, site: Site, size: Size) -> tuple[list[Run], Found]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,11 +16,12 @@ from typing import Any
 
 import torch
 
-from flatclr.studies.keeping import keep
+from flatclr.studies.keeping import file_name, home_of, keep
 from flatclr.studies.study import Job, Kept, Run
 from flatclr.training.errors import TrainingInterruptedError
 from flatclr.training.stopping import StopRequest
 
+NextRun = Callable[[], Run | None]  # the run to make next; None: none is known now
 UNFINISHED = "unfinished"  # the folder of what runs need to go on after a kill
 LATE = "the time that was given"
 
@@ -66,15 +66,16 @@ class Ended:
     stopped: bool = False
 
 
-def execute(runs: Sequence[Run], site: Site, *, jobs: int) -> Iterator[Ended]:
-    """Make the runs in this order, and tell how each ended; one that fails leaves the others alone."""
-    return _in_turn(runs, site) if jobs == 1 or len(runs) == 1 else _side_by_side(runs, site, jobs)
+def execute(next_run: NextRun, site: Site, *, jobs: int) -> Iterator[Ended]:
+    """Make runs as they are given, and tell how each ended; one that fails leaves the others alone."""
+    return _in_turn(next_run, site) if jobs == 1 else _side_by_side(next_run, site, jobs)
 
 
 def make(run: Run, site: Site) -> Ended:
     """One run from its seed to its file."""
     started = time.monotonic()
-    job = Job(run.settings, run.seed, site.device, site.home / UNFINISHED / run.name)
+    folder = home_of(site.home, run) / UNFINISHED / file_name(run)
+    job = Job(run.settings, run.seed, site.device, folder)
     try:
         with _asked_in_time(job.stop, site.deadline), _threads(site.threads), torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
@@ -91,25 +92,26 @@ def make(run: Run, site: Site) -> Ended:
     return Ended(run.name, seconds)
 
 
-def _in_turn(runs: Sequence[Run], site: Site) -> Iterator[Ended]:
-    for run in runs:
-        if site.late:
-            return
+def _in_turn(next_run: NextRun, site: Site) -> Iterator[Ended]:
+    while not site.late and (run := next_run()) is not None:
         yield make(run, site)
 
 
-def _side_by_side(runs: Sequence[Run], site: Site, jobs: int) -> Iterator[Ended]:
-    waiting, workers = deque(runs), [_Worker(site) for _ in range(min(jobs, len(runs)))]
+def _side_by_side(next_run: NextRun, site: Site, jobs: int) -> Iterator[Ended]:
+    workers: list[_Worker] = []
     try:
-        for worker in workers:
-            worker.give(waiting.popleft() if waiting and not site.late else None)
-        while busy := [worker for worker in workers if worker.run is not None]:
+        while True:
+            busy = [worker for worker in workers if worker.run is not None]
+            while len(busy) < jobs and not site.late and (run := next_run()) is not None:
+                idle = (worker for worker in workers if worker.run is None and worker.is_alive)
+                worker = next(idle, None) or _Worker(site)
+                worker.give(run)
+                workers += [] if worker in workers else [worker]
+                busy.append(worker)
+            if not busy:
+                return
             heard = wait([worker.pipe for worker in busy])
-            for worker in busy:
-                if worker.pipe not in heard:
-                    continue
-                yield worker.outcome()
-                worker.give(waiting.popleft() if waiting and worker.is_alive and not site.late else None)
+            yield from [worker.outcome() for worker in busy if worker.pipe in heard]
     finally:
         for worker in workers:
             worker.end()
@@ -128,19 +130,19 @@ class _Worker:
         self.run: Run | None = None
         self.is_alive = True
 
-    def give(self, run: Run | None) -> None:
+    def give(self, run: Run) -> None:
         self.run = run
-        if run is not None:
-            self.pipe.send(run)
+        self.pipe.send(run)
 
     def outcome(self) -> Ended:
         assert self.run is not None
+        run, self.run = self.run, None
         try:
             ended: Ended = self.pipe.recv()
         except EOFError:
             self.is_alive = False
             self.process.join()
-            return Ended(self.run.name, 0.0, f"its process ended with exit code {self.process.exitcode}")
+            return Ended(run.name, 0.0, f"its process ended with exit code {self.process.exitcode}")
         return ended
 
     def end(self) -> None:

@@ -53,6 +53,45 @@ def mean_score(values: Sequence[float]) -> Score:
     return Score(mean, mean - half, mean + half)
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How far runs that differ in their seeds alone lie apart, from several arms together.
+
+    Args:
+        deviation: the standard deviation.
+        freedom: its degrees of freedom.
+
+    >>> score = Spread(0.1, 10).difference([2.0, 2.2], [1.0])
+    >>> round(score.value, 3), round(score.high - score.value, 3)
+    (1.1, 0.273)
+    """
+
+    deviation: float
+    freedom: int
+
+    def difference(self, one: Sequence[float], other: Sequence[float]) -> Score:
+        """Of two means with its 95 % interval; without one where no arm has two seeds."""
+        value = statistics.fmean(one) - statistics.fmean(other)
+        if not self.freedom:
+            return Score(value, math.nan, math.nan)
+        half = student(self.freedom) * self.deviation * math.sqrt(1 / len(one) + 1 / len(other))
+        return Score(value, value - half, value + half)
+
+
+def pooled_spread(arms: Sequence[Sequence[float]]) -> Spread:
+    """s^2 = sum_a sum_i (x_ai - mean_a)^2 / sum_a (n_a - 1): two seeds of one arm have too wide an interval alone.
+
+    An arm with a run that stopped, which has no accuracy, is left out.
+
+    >>> pooled_spread([[1.0, 3.0], [5.0], [2.0, 2.0], [math.nan, 1.0]])
+    Spread(deviation=1.0, freedom=2)
+    """
+    known = [values for values in arms if values and all(map(math.isfinite, values))]
+    freedom = sum(len(values) - 1 for values in known)
+    squares = sum((x - statistics.fmean(values)) ** 2 for values in known for x in values)
+    return Spread(math.sqrt(squares / freedom) if freedom else 0.0, freedom)
+
+
 def above(score: Score, threshold: float = 0.0) -> str:
     """Held where the whole interval is above the threshold, did not hold where it is below; else it cannot be told.
 

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from flatclr.files import json_ready, parse_json, replace_files
 from flatclr.studies.study import Found, Kept, Run
 
-RUNS = "runs"
+RUNS, POOL = "runs", "pool"
 NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
+def home_of(home: Path, run: Run) -> Path:
+    """The folder of the study, or for what studies share the pool beside it."""
+    return home.parent / POOL if run.shared else home
+
+
+def file_name(run: Run) -> str:
+    """Without its ending; in the pool two studies may call different runs by one name."""
+    return run.name if not run.shared else f"{run.name.removesuffix(_of_seed(run))}-{run.digest}{_of_seed(run)}"
+
+
 def kept_path(home: Path, run: Run) -> Path:
-    return home / RUNS / f"{run.name}.json"
+    """Where the run is kept, or would be; in the pool whatever the study that made it called it."""
+    folder = home_of(home, run) / RUNS
+    there = sorted(folder.glob(f"*-{run.digest}{_of_seed(run)}.json")) if run.shared else ()
+    return next(iter(there), folder / f"{file_name(run)}.json")
+
+
+def _of_seed(run: Run) -> str:
+    return f"-s{run.seed}"
 
 
 def keep(home: Path, run: Run, kept: Kept) -> None:
@@ -51,7 +68,7 @@ def _read(path: Path, run: Run) -> Kept:
             f"{path} must hold the planned run, got one with {other} {kept.settings.get(other)!r} instead of "
             f"{planned.get(other)!r}; choose another --out, or remove it."
         )
-    return kept
+    return replace(kept, run=run.name, arm=run.arm) if run.shared else kept
 
 
 def _numbers(value: Any) -> Any:

@@ -9,6 +9,8 @@ REVIEW = "review of FlatNCE"
 F_MICL = "f-MICL (Lu et al. 2023)"
 NEGATIVES = "slides on negatives in contrastive learning"
 INFOMAX = "notes on mutual-information maximisation"
+RANK_ME = "RankMe (Garrido et al. 2023)"
+THIS = "this package"
 NOT_HERE = "not reproducible here"
 
 

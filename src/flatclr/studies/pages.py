@@ -152,17 +152,27 @@ def _page(
         _quick_note(found),
         "## Claims",
         markdown(claims),
+        *_numbered("## What holds, what does not", study.summary(verdicts)),
         "## Measured",
         _state(planned, found, study),
         markdown(study.table(found)) if len(found) else "",
         *(study.notes(found) if len(found) else []),
         *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures),
+        *_listed("## Empty cells", study.empty(found)),
         "## How",
         f"```sh\n{command}\n```",
         _origin(found),
         f"Changed from the source: {study.changed}",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _numbered(title: str, sentences: Sequence[str]) -> list[str]:
+    return [title, "\n".join(f"{n}. {sentence}" for n, sentence in enumerate(sentences, 1))] if sentences else []
+
+
+def _listed(title: str, rows: Sequence[Row]) -> list[str]:
+    return [title, markdown(rows)] if rows else []
 
 
 def _quick_note(found: Found) -> str:
@@ -173,7 +183,9 @@ def _quick_note(found: Found) -> str:
 def _state(planned: Sequence[Run], found: Found, study: Study) -> str:
     if not found:
         return f"Not run yet. The full size takes {study.budget}."
-    raw = "Raw numbers of every run are in `runs/`."
+    shared = [run.shared for run in planned]
+    places = ["`runs/`"] * (not all(shared)) + ["`../pool/runs/`, which studies share"] * any(shared)
+    raw = f"Raw numbers of every run are in {' and '.join(places)}."
     brackets = "Brackets are 95 % intervals over seeds."
     missing = "" if len(found) == len(planned) else " The table fills as the others come."
     return f"{len(found)} of {len(planned)} runs are kept.{missing} {raw} {brackets}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatclr.evaluation.intervals import Score
+from flatclr.files import json_ready
 from flatclr.studies.judging import Verdict, mean_score
 from flatclr.training.stopping import StopRequest
 
@@ -52,20 +55,30 @@ class Run:
         seed: of everything random in it.
         measure: a function of a module that measures it.
         settings: that it measures at; plain values, kept beside the numbers.
+        shared: whether it is kept for all studies, so that another one that plans the same does not make it again.
 
     >>> Run("FlatNCE, ESS 0.25", 1, print).name
     'flatnce-ess-0.25-s1'
+    >>> Run("a", 1, print, {"nats": 2}).digest == Run("b", 1, print, {"nats": 2}).digest
+    True
     """
 
     arm: str
     seed: int
     measure: Measure
     settings: Settings = field(default_factory=dict)
+    shared: bool = False
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Within its study."""
         return f"{re.sub(r'[^a-z0-9.]+', '-', self.arm.lower()).strip('-')}-s{self.seed}"
+
+    @property
+    def digest(self) -> str:
+        """Of what is measured and how, whatever a study calls it."""
+        content = [self.measure.__module__, self.measure.__qualname__, json_ready(dict(self.settings))]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True)
@@ -195,6 +208,16 @@ def no_notes(found: Found) -> list[str]:
     return []
 
 
+def nothing_empty(found: Found) -> list[Row]:
+    """Of a study that does not list what is missing."""
+    return []
+
+
+def no_summary(verdicts: Sequence[Verdict]) -> list[str]:
+    """Of a study whose verdicts say it all."""
+    return []
+
+
 @dataclass(frozen=True)
 class Study:
     """An experiment of the literature.
@@ -206,13 +229,16 @@ class Study:
         experiment: what is done, in a few sentences.
         changed: what differs from the source, and why.
         claims: that it judges.
-        plan: the runs that are known so far; asked again when these are finished, until it has no more.
+        plan: the runs that are known so far, the most valuable first; asked again whenever one is finished, until it
+            has no more.
         table: rows of the finished runs.
         draw: figures by name of the finished runs.
         seeds: of the full size.
         budget: what the full size takes.
         options: that a user may change, by name, with what they are otherwise.
         notes: of the finished runs, below the table: what it shows besides the claims.
+        empty: rows of what no run has filled yet, each with the command that does.
+        summary: of the verdicts, in plain sentences.
 
     >>> [claim.source for claim in flatclr.studies.load_study("cost").claims]
     ['FlatNCE paper (Chen et al. 2021), Table S1']
@@ -231,3 +257,5 @@ class Study:
     budget: str
     options: Mapping[str, float | str] = field(default_factory=dict)
     notes: Callable[[Found], list[str]] = no_notes
+    empty: Callable[[Found], list[Row]] = nothing_empty
+    summary: Callable[[Sequence[Verdict]], list[str]] = no_summary

@@ -64,6 +64,7 @@ def training_run(
     held_out: bool = False,
     transfer: str | None = None,
     evaluation_recipe: str = OWN,
+    shared: bool = False,
 ) -> Run:
     """A run of `flatclr.train` with the accuracies of these protocols at its end.
 
@@ -78,6 +79,7 @@ def training_run(
         held_out: whether it trains without, and is measured on, a part of the training images.
         transfer: data of the protocol transfer.
         evaluation_recipe: of `flatclr eval --recipe`.
+        shared: as in `Run`.
     """
     given = dict(config)
     if quick:
@@ -96,7 +98,7 @@ def training_run(
     }
     if evaluation_recipe != OWN:
         settings["evaluation_recipe"] = evaluation_recipe
-    return Run(arm, seed, measure, settings)
+    return Run(arm, seed, measure, settings, shared)
 
 
 def measure(job: Job) -> Numbers:

@@ -17,6 +17,8 @@ STUDIES = {
         "convergence",
         "gradient-noise",
         "small-batches",
+        "equal-footing",
+        "temperature-free",
         "large-batches",
         "imagenet-style",
         "flo-attempts",
@@ -30,6 +32,7 @@ STUDIES = {
         "infomax-is-not-enough",
         "critics-and-architectures",
         "circle",
+        "model-choice",
     )
 }
 """The module of every study by its name on the command line."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import statistics
@@ -12,13 +11,14 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from flatclr.evaluation.intervals import Score
-from flatclr.files import json_ready, parse_json
+from flatclr.files import json_ready
 from flatclr.plots import COLOURS, new_figure
-from flatclr.runs import CONFIG, METRICS, RunDirectory
+from flatclr.runs import CONFIG, RunDirectory
 from flatclr.studies.accuracies import percent, points
+from flatclr.studies.checkpoints import metrics_of
 from flatclr.studies.judging import OPEN, Verdict, above, score_text
 from flatclr.studies.literature import F_MICL, INFOMAX
+from flatclr.studies.ranking import rank_correlation
 from flatclr.studies.study import Claim, Found, Job, Kept, Numbers, Plan, Row, Run, Study
 from flatclr.studies.training_runs import located, rate_at, training_run
 
@@ -73,11 +73,7 @@ class Point(NamedTuple):
 
 def _end_of(run: Path) -> Point | None:
     """Gauges as means over the last quarter of a run, the last accuracy; None where it has none of them."""
-    plain, packed = run / METRICS, run / f"{METRICS}.gz"
-    if not (plain.is_file() or packed.is_file()):
-        return None
-    text = plain.read_text() if plain.is_file() else gzip.decompress(packed.read_bytes()).decode()
-    rows = [parse_json(line) for line in text.splitlines()]
+    rows = metrics_of(run)
     logs = [row for row in rows if row.get("kind") == "log" and isinstance(row.get("alignment"), float)]
     accuracies = [row["knn"] for row in rows if row.get("kind") == "evaluation" and isinstance(row.get("knn"), float)]
     if not logs or not accuracies:
@@ -128,26 +124,6 @@ def draw(found: Found) -> dict[str, Figure]:
     axes.set_ylabel("uniformity (low: spread out)")
     axes.set_title("Runs by alignment and uniformity", color=COLOURS[0])
     return {"figure": figure}
-
-
-def rank_correlation(x: list[float], y: list[float]) -> Score:
-    """Spearman's, with the interval of Fisher's z (Bonett & Wright 2000).
-
-    >>> rank_correlation([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 4.0, 6.0, 8.0, 9.0]).value
-    1.0
-    """
-
-    def ranks(values: list[float]) -> list[int]:
-        order = sorted(range(len(values)), key=values.__getitem__)
-        return [order.index(place) for place in range(len(values))]
-
-    n = len(x)
-    square = sum((a - b) ** 2 for a, b in zip(ranks(x), ranks(y), strict=True))
-    rho = 1 - 6 * square / (n * (n * n - 1))
-    if n < 5 or abs(rho) == 1:
-        return Score(rho, math.nan, math.nan)
-    half = 1.96 * math.sqrt((1 + rho * rho / 2) / (n - 3))
-    return Score(rho, math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half))
 
 
 def judge_places(found: Found) -> Verdict:

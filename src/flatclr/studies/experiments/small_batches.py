@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from flatclr.studies.accuracies import knn_figure, percent
 from flatclr.studies.judging import HELD, OPEN, Verdict, above, below, score_text
 from flatclr.studies.literature import FLATNCE
+from flatclr.studies.methods import EPOCHS, TUNING_EPOCHS, shared_run
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
-from flatclr.studies.training_runs import rate_at, training_run
 
-EPOCHS = 100.0
 SMALL, LARGE = 32, 256
 ROOM = -0.005  # "equals": not worse by more than half a point
 INFO: dict[str, dict[str, Any]] = {f"InfoNCE {t:g}": {"objective": "infonce", "temperature": t} for t in (0.5, 0.2)}
@@ -42,15 +41,13 @@ def plan(of: Plan) -> list[Run]:
     """First what the main claim needs, then the others; temperatures are chosen on held-out images, one seed each."""
 
     def run(arm: str, own: dict[str, Any], batch: int, seed: int, epochs: float, *, held_out: bool = False) -> Run:
-        schedule = {"epochs": epochs, "learning_rate": rate_at(batch), "eval_every": 5 * 50_000 // batch}
-        config = {**own, **schedule, "batch_size": batch, "log_every": 50_000 // batch}
-        return training_run(arm, seed, config, quick=of.quick, held_out=held_out)
+        return shared_run(arm, seed, own, batch=batch, epochs=epochs, quick=of.quick, held_out=held_out)
 
     batches, info = (SMALL, LARGE), dict(list(INFO.items())[-1:]) if of.quick else INFO
     first = [(name, own, batch) for name, own in {**info, **FLAT}.items() for batch in batches]
     runs = [run(arm_of(name, b), own, b, seed, EPOCHS) for seed in of.seeds for name, own, b in first]
     chosen = [] if of.quick else [(name, own, b) for name, own in info.items() for b in batches]
-    runs += [run(held_out_arm(name, b), own, b, 0, TARGET_EPOCHS, held_out=True) for name, own, b in chosen]
+    runs += [run(held_out_arm(name, b), own, b, 0, TUNING_EPOCHS, held_out=True) for name, own, b in chosen]
     later = [(name, own, b) for name, own in ({} if of.quick else LATER).items() for b in batches]
     later += [("InfoNCE 0.2", INFO["InfoNCE 0.2"], 128), (ESS_FLAT, FLAT[ESS_FLAT], 16)]
     runs += [run(arm_of(name, b), own, b, seed, EPOCHS) for seed in of.seeds for name, own, b in later]
@@ -128,8 +125,8 @@ STUDY = Study(
     ),
     changed=(
         "ResNet-18 instead of 50, so that it fits one GPU; learning rates by batch from held-out images, the same for "
-        "all objectives; InfoNCE's temperature chosen by held-out kNN of shorter runs; 100 epochs, since the paper "
-        "says that models are alike before epoch 50."
+        "all objectives; InfoNCE's temperature chosen by held-out kNN of runs of 30 epochs; 100 epochs, since the "
+        "paper says that models are alike before epoch 50."
     ),
     claims=(
         Claim(

@@ -1,0 +1,136 @@
+"""What a temperature for every anchor costs, and whether it helps, against one that all anchors share.
+
+    python -m benchmarks.ess_per_anchor                    (the loss and a training step, a minute)
+    python -m benchmarks.ess_per_anchor --accuracy         (three seeds of both on the embedded images, minutes)
+
+The loss is FlatNCE under `EssControl(0.25)`, forward + backward on the dense route, at random embeddings. The training
+step is that of `flatclr train --recipe small`, and of the demo's eight small views. Times are medians of interleaved
+calls in one process. Appends to results/ess_per_anchor.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import flatclr
+from benchmarks import record
+from flatclr.runs import RunDirectory
+from flatclr.training.recipes import RECIPES
+
+TARGET, WIDTH = 0.25, 128
+PAIRS = (32, 256, 1024)
+STEPS: dict[str, dict[str, Any]] = {
+    "two views (recipe small)": {},
+    "eight views of 16 pixels (the demo)": {"views_per_image": 8, "view_size": 16},
+}
+NUMBERS = {"knn": 100.0, "pool_mi_best_nats": 1.0}  # of the last evaluation, and what they are shown times
+
+
+def loss_call(pairs: int, *, per_anchor: bool) -> Callable[[], object]:
+    generator = torch.Generator().manual_seed(0)
+    z_a, z_b = (torch.randn(pairs, WIDTH, generator=generator).requires_grad_() for _ in range(2))
+    objective = flatclr.FlatNCE(temperature=flatclr.EssControl(TARGET, per_anchor=per_anchor), route="dense")
+    return lambda: torch.autograd.grad(objective(z_a, z_b), (z_a, z_b))
+
+
+def loss_row(pairs: int, rounds: int) -> dict[str, Any]:
+    calls = {name: loss_call(pairs, per_anchor=name == "per anchor") for name in ("shared", "per anchor")}
+    return {
+        "what": "loss, forward + backward",
+        "pairs": pairs,
+        **_compared(record.interleaved_ms(calls, rounds=rounds)),
+    }
+
+
+def step_row(recipe: str, settings: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
+    """Runs in turns; of each the steps that its logs say, those up to the first log left out."""
+    times: dict[str, list[float]] = {"shared": [], "per anchor": []}
+    schedule = {"steps": steps, "log_every": steps // 4, "eval_every": 10 * steps, "eval_start": False}
+    schedule |= {"eval_samples": 100}  # there is one at the end in any case
+    config = RECIPES["small"]().changed(**settings, **schedule)
+    for _ in range(rounds):
+        for name, milliseconds in times.items():
+            with tempfile.TemporaryDirectory() as folder:
+                out = Path(folder) / "run"
+                flatclr.train(replace(config, ess_per_anchor=name == "per anchor", out=str(out), device="cpu"))
+                rows = [row for row in RunDirectory.open(out).metrics() if row["kind"] == "log"]
+            milliseconds += [1e3 * config.batch_size / row["images_per_second"] for row in rows[1:]]
+    return {"what": f"training step, {recipe}", "pairs": config.batch_size, **_compared(times)}
+
+
+def _compared(times: dict[str, list[float]]) -> dict[str, str]:
+    found = {name: record.median_and_spread(values) for name, values in times.items()}
+    shown = {f"{name} ms": f"{median:.3g} ± {spread:.2g}" for name, (median, spread) in found.items()}
+    return {**shown, "ratio": f"{found['per anchor'][0] / found['shared'][0]:.2f}"}
+
+
+def accuracy_rows(seeds: int, steps: int, eval_samples: int) -> list[dict[str, Any]]:
+    """Per anchor less shared, seed by seed, at the end of runs on the embedded images."""
+    config = replace(
+        RECIPES["small"](),
+        encoder="cnn",
+        encoder_options={"width": 16},
+        steps=steps,
+        eval_every=10 * steps,
+        eval_start=False,
+        eval_samples=eval_samples,
+        device="cpu",
+    )
+    ends = [
+        {per: _end_of(replace(config, seed=seed, ess_per_anchor=per)) for per in (False, True)} for seed in range(seeds)
+    ]
+    rows = []
+    for name, scale in NUMBERS.items():
+        shared, own = ([scale * end[per][name] for end in ends] for per in (False, True))
+        gains = [b - a for a, b in zip(shared, own, strict=True)]
+        rows.append(
+            {
+                "what": f"{name} after {steps} steps, recipe small, width 16",
+                "shared": f"{statistics.fmean(shared):.2f}",
+                "per anchor": f"{statistics.fmean(own):.2f}",
+                "per anchor less shared, by seed": ", ".join(f"{gain:+.2f}" for gain in gains),
+                "standard error": f"{statistics.stdev(gains) / len(gains) ** 0.5:.2f}" if len(gains) > 1 else "",
+            }
+        )
+    return rows
+
+
+def _end_of(config: flatclr.TrainConfig) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        flatclr.train(replace(config, out=str(out)))
+        return [row for row in RunDirectory.open(out).metrics() if row["kind"] == "evaluation"][-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A temperature for every anchor: what it costs, whether it helps.")
+    parser.add_argument("--accuracy", action="store_true", help="train both, instead of timing them")
+    parser.add_argument("--seeds", type=int, default=3, help="of --accuracy (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="of a run (default: 600 of --accuracy, 40 of the timed step)")
+    parser.add_argument("--eval-samples", type=int, default=2000, help="of --accuracy (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="of timed calls (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="default: results/ess_per_anchor.jsonl")
+    args = parser.parse_args()
+    if args.accuracy:
+        rows = accuracy_rows(args.seeds, args.steps or 600, args.eval_samples)
+    else:
+        rows = [loss_row(pairs, args.rounds) for pairs in PAIRS]
+        rows += [step_row(name, settings, args.steps or 40, rounds=3) for name, settings in STEPS.items()]
+    Console().print(record.markdown(rows), markup=False, highlight=False)
+    command = shlex.join(["python", "-m", "benchmarks.ess_per_anchor", *sys.argv[1:]])
+    print(record.append("ess_per_anchor", rows, command, args.out))
+
+
+if __name__ == "__main__":
+    main()
