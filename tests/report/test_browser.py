@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(chromium() is None, reason
 
 ROWS = [evaluation_row(0, 0.6), *(log_row(step) for step in range(10, 310, 10)), evaluation_row(300, 0.8)]
 WIDTHS = (1440, 390)
+BUTTONS = "[...document.querySelectorAll('.modebar-btn')].map(e => e.dataset.title).join('|')"
+HARMLESS = {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}  # plotly has one that uploads the chart
 EMPTY = "[...document.querySelectorAll('[data-panel]')].filter(e => !e.data || !e.querySelector('.main-svg')).length"
 
 
@@ -56,6 +58,7 @@ def test_the_page_of_a_run_can_be_read_and_pointed_at(browser: Browser, report: 
         assert page.run(EMPTY) == 0
         assert page.run("document.querySelectorAll('[data-panel]').length") > 10
         assert page.run("document.documentElement.scrollWidth") <= width
+        assert set(page.run(BUTTONS).split("|")) <= HARMLESS
         for dark in (False, True):
             page.shade(dark=dark)
             paper = brightness(page, "getComputedStyle(document.body).backgroundColor")
@@ -115,6 +118,7 @@ def test_two_runs_overlay_and_their_table_sorts(browser: Browser, tmp_path: Path
         )
         assert page.run("document.querySelectorAll('#runs tbody tr:not([hidden])').length") == 1
         assert page.run("document.querySelectorAll('#parallel .axis-title').length") >= 2
+        assert set(page.run(BUTTONS).split("|")) <= HARMLESS
         assert page.run("document.documentElement.scrollWidth") <= 390
         assert page.problems == []
         assert page.hosts == set()

@@ -114,7 +114,8 @@
   }
 
   const AXES = { step: "step", epoch: "epoch", minutes: "minutes of training" };
-  const OPTIONS = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
+  const ALONE = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "" }; // nothing of a page leaves it
+  const OPTIONS = { ...ALONE, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
 
   function plain(more) {
     return {
@@ -181,7 +182,7 @@
       type: "parcoords", dimensions: parallel.dimensions, labelangle: -12, labelfont: { size: 11 }, tickfont: { size: 11, color: css("--ink") }, rangefont: { size: 10, color: css("--faint") },
       line: { color: parallel.values, colorscale: "Viridis", showscale: true, colorbar: { title: { text: parallel.by, side: "right" }, thickness: 12 } },
     };
-    Plotly.react(element, [trace], plain({ margin: { l: 70, r: 20, t: 70, b: 24 }, width: wide }), { displaylogo: false });
+    Plotly.react(element, [trace], plain({ margin: { l: 70, r: 20, t: 70, b: 24 }, width: wide }), ALONE);
   }
 
   function drawAll() {
