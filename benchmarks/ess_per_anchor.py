@@ -5,7 +5,8 @@
 
 The loss is FlatNCE under `EssControl(0.25)`, forward + backward on the dense route, at random embeddings. The training
 step is that of `flatclr train --recipe small`, and of the demo's eight small views. Times are medians of interleaved
-calls in one process. Appends to results/ess_per_anchor.jsonl.
+calls in one process on one thread. They are of the processor, not of the clock on the wall, so that other work on the
+machine does not count. Appends to results/ess_per_anchor.jsonl.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import shlex
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,8 @@ from flatclr.runs import RunDirectory
 from flatclr.training.recipes import RECIPES
 
 TARGET, WIDTH = 0.25, 128
-PAIRS = (32, 256, 1024)
+PAIRS = {32: 3, 256: 2, 1024: 1}  # and how many times the rounds of the largest
+WARM = 2  # calls that are not counted
 STEPS: dict[str, dict[str, Any]] = {
     "two views (recipe small)": {},
     "eight views of 16 pixels (the demo)": {"views_per_image": 8, "view_size": 16},
@@ -46,26 +50,34 @@ def loss_call(pairs: int, *, per_anchor: bool) -> Callable[[], object]:
 
 def loss_row(pairs: int, rounds: int) -> dict[str, Any]:
     calls = {name: loss_call(pairs, per_anchor=name == "per anchor") for name in ("shared", "per anchor")}
-    return {
-        "what": "loss, forward + backward",
-        "pairs": pairs,
-        **_compared(record.interleaved_ms(calls, rounds=rounds)),
-    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds + WARM):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            times[name].append(1e3 * (time.process_time() - start))
+    counted = {name: values[WARM:] for name, values in times.items()}
+    return {"what": "loss, forward + backward", "pairs": pairs, **_compared(counted)}
 
 
 def step_row(recipe: str, settings: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
-    """Runs in turns; of each the steps that its logs say, those up to the first log left out."""
+    """Runs in turns; of each the steps between its logs, those up to the first left out."""
     times: dict[str, list[float]] = {"shared": [], "per anchor": []}
     schedule = {"steps": steps, "log_every": steps // 4, "eval_every": 10 * steps, "eval_start": False}
     schedule |= {"eval_samples": 100}  # there is one at the end in any case
-    config = RECIPES["small"]().changed(**settings, **schedule)
+    config = RECIPES["small"]().changed(**settings, **schedule, device="cpu")
     for _ in range(rounds):
         for name, milliseconds in times.items():
+            logged: list[float] = []
+
+            def note(event: flatclr.training.Event, logged: list[float] = logged) -> None:
+                if isinstance(event, flatclr.training.Logged):
+                    logged.append(time.process_time())
+
             with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder) / "run"
-                flatclr.train(replace(config, ess_per_anchor=name == "per anchor", out=str(out), device="cpu"))
-                rows = [row for row in RunDirectory.open(out).metrics() if row["kind"] == "log"]
-            milliseconds += [1e3 * config.batch_size / row["images_per_second"] for row in rows[1:]]
+                changed = replace(config, ess_per_anchor=name == "per anchor", out=str(Path(folder) / "run"))
+                flatclr.train(changed, progress=False, on_event=[note])
+            milliseconds += [1e3 * (b - a) / config.log_every for a, b in pairwise(logged)]
     return {"what": f"training step, {recipe}", "pairs": config.batch_size, **_compared(times)}
 
 
@@ -109,7 +121,7 @@ def accuracy_rows(seeds: int, steps: int, eval_samples: int) -> list[dict[str, A
 def _end_of(config: flatclr.TrainConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        flatclr.train(replace(config, out=str(out)))
+        flatclr.train(replace(config, out=str(out)), progress=False)
         return [row for row in RunDirectory.open(out).metrics() if row["kind"] == "evaluation"][-1]
 
 
@@ -119,13 +131,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of --accuracy (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="of a run (default: 600 of --accuracy, 40 of the timed step)")
     parser.add_argument("--eval-samples", type=int, default=2000, help="of --accuracy (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=30, help="of timed calls (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=10, help="of the largest timed call (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="default: results/ess_per_anchor.jsonl")
     args = parser.parse_args()
     if args.accuracy:
         rows = accuracy_rows(args.seeds, args.steps or 600, args.eval_samples)
     else:
-        rows = [loss_row(pairs, args.rounds) for pairs in PAIRS]
+        torch.set_num_threads(1)
+        rows = [loss_row(pairs, times * args.rounds) for pairs, times in PAIRS.items()]
         rows += [step_row(name, settings, args.steps or 40, rounds=3) for name, settings in STEPS.items()]
     Console().print(record.markdown(rows), markup=False, highlight=False)
     command = shlex.join(["python", "-m", "benchmarks.ess_per_anchor", *sys.argv[1:]])

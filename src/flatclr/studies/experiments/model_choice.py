@@ -248,6 +248,10 @@ def judge_checkpoints(found: Found) -> Verdict:
     return Verdict(words[best], says, gains[best], "points")
 
 
+def needs_kept(run: Run) -> bool:
+    return run.arm.startswith(KEPT)
+
+
 def _run_claims() -> Iterator[Claim]:
     for source, gauge, words in (
         (RANK_ME, "RankMe", "RankMe ranks"),
@@ -259,7 +263,7 @@ def _run_claims() -> Iterator[Claim]:
             f"{words} runs by accuracy, without labels.",
             f"rank correlation with kNN at the end above {GOOD:g}, of runs measured alike and trained for as long",
             judge_runs(gauge),
-            lambda run: run.arm.startswith(KEPT),
+            needs_kept,
         )
 
 
@@ -285,6 +289,7 @@ STUDY = Study(
             f"for one of the four: rank correlation with kNN within a run above {GOOD:g}, and kNN of the checkpoint "
             "that it chooses less that of the last above 0",
             judge_checkpoints,
+            needs_kept,
         ),
     ),
     plan=plan,
