@@ -27,9 +27,9 @@ from rich.text import Text
 
 from flatclr.checkpoint import steps_in
 from flatclr.files import json_ready
+from flatclr.heartbeat import SILENCE_S, Heartbeat
 from flatclr.runs import RunDirectory
 from flatclr.training.events import Evaluated, Event, Finished, Forecast, Logged, Progressed, Started, Warned
-from flatclr.training.heartbeat import SILENCE_S, Heartbeat
 from flatclr.training.progress import duration
 
 LINE_S = 5.0  # between two lines about the same thing, where output is piped

@@ -79,6 +79,10 @@ class ItemImages:
         """The images of these numbers, uint8 [B, C, S, S]."""
         return torch.stack([self._image(item_of(self.items[i], self.name).image, i) for i in index.tolist()])
 
+    def label(self, number: int) -> Any:
+        """What an item says of its class itself; None where it says nothing."""
+        return item_of(self.items[number], self.name).label
+
     def subset(self, index: Tensor, name: str) -> ItemImages:
         """The images of these numbers, with their labels, as a source of their own."""
         part = object.__new__(ItemImages)
