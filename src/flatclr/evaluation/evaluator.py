@@ -40,8 +40,8 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
             that a callable refers to by closure, global name, `self`, attribute or `functools.partial`. What else a
             callable changes is its own affair.
         data: what `flatclr train --data` takes, or what `flatclr.data.dataset_from` does: a `Dataset`, (images, labels)
-            as arrays, a torch Dataset; None: what the run was trained on, else the embedded images, unless the encoder's
-            description names other data.
+            as arrays, a torch Dataset; None: what the run was trained on, else the embedded images, unless the
+            encoder's description names other data.
         protocol: one of `PROTOCOLS`, several, "auto" or "all". Both run those that fit the data, and list the others in
             `skipped`; "auto" has transfer only with `transfer_data`. A run on pairs has retrieval and mi, of
             halves of labelled images knn and linear too.
