@@ -148,6 +148,7 @@ def test_arrays_and_a_torch_dataset_are_evaluated_as_they_are() -> None:
     for data in ((images, labels), (images.numpy(), labels.numpy()), Halves()):
         found = flatclr.evaluate(torch.nn.Flatten(), data, device="cpu", random_row=False)["knn"]
         assert found.best.value == 1
+    assert flatclr.embed(torch.nn.Flatten(), Halves(), device="cpu").labels == ("0", "1") * 30
     with pytest.raises(ValueError, match="must have images of 16 pixels for this encoder, got 8; pass image_size=16"):
         flatclr.evaluate(flatclr.models.build_encoder("cnn", channels=1, image_size=16, width=4), (images, labels))
     with pytest.raises(TypeError, match=r"data must be a path or name, .* got float"):

@@ -14,8 +14,6 @@ from flatclr.data.arrays import image_tensor
 from flatclr.data.sources import Dataset, ImageSource, ItemImages, PairedArrays, ReadyViews
 from flatclr.data.views import LUMA
 
-MOST_BYTES = 4 * 2**30  # of images that are read for their labels
-
 
 @dataclass(frozen=True)
 class Splits:
@@ -33,8 +31,8 @@ class Splits:
             raise ValueError(f"the data must be images, got paired arrays ({dataset.name}); pass images.")
         if isinstance(dataset.train, ReadyViews) or isinstance(dataset.test, ReadyViews):
             raise ValueError(f"the data must be images, got views made of them ({dataset.name}); pass images.")
-        test = None if dataset.test is None else _with_labels(dataset.test)
-        return cls(dataset.name, _with_labels(dataset.labelled or dataset.train), test)
+        test = None if dataset.test is None else with_labels(dataset.test)
+        return cls(dataset.name, with_labels(dataset.labelled or dataset.train), test)
 
     @property
     def parts(self) -> list[ImageSource]:
@@ -106,11 +104,9 @@ class Splits:
         return None
 
 
-def _with_labels(source: ImageSource) -> ImageSource:
-    """Items that bring labels of their own are read now: until then these are not known."""
-    if not isinstance(source, ItemImages) or source.labels is not None or source.label(0) is None:
-        return source
-    return source.resident(MOST_BYTES) or source
+def with_labels(source: ImageSource) -> ImageSource:
+    """With labels that stand in the items of a dataset alone."""
+    return source.labelled() if isinstance(source, ItemImages) else source
 
 
 def labels_of(source: ImageSource) -> Tensor | None:
