@@ -136,6 +136,31 @@ def test_training_beats_random_weights_on_the_embedded_images(tmp_path: Path) ->
     assert found["mi"].chosen["beta"] > 0
 
 
+class Halves(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """The upper half is bright, or it is not; labels stand in the items alone."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        image = torch.zeros(1, 8, 8, dtype=torch.uint8)
+        image[:, : 4 * (i % 2)] = 255
+        return image, i % 2
+
+
+def test_arrays_and_a_torch_dataset_are_evaluated_as_they_are() -> None:
+    items = [Halves()[i] for i in range(60)]
+    images, labels = torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
+    for data in ((images, labels), (images.numpy(), labels.numpy()), Halves()):
+        found = flatclr.evaluate(torch.nn.Flatten(), data, device="cpu", random_row=False)["knn"]
+        assert found.best.value == 1
+    assert flatclr.embed(torch.nn.Flatten(), Halves(), device="cpu").labels == ("0", "1") * 30
+    with pytest.raises(ValueError, match="must have images of 16 pixels for this encoder, got 8; pass image_size=16"):
+        flatclr.evaluate(flatclr.models.build_encoder("cnn", channels=1, image_size=16, width=4), (images, labels))
+    with pytest.raises(TypeError, match=r"data must be a path or name, .* got float"):
+        flatclr.evaluate(torch.nn.Flatten(), 3.5)
+
+
 @pytest.mark.parametrize("protocol", [["all"], ["knn", "all"], "all"])
 def test_all_in_a_list_means_all(protocol: str | list[str]) -> None:
     assert EvaluationRequest(None, protocol=protocol).protocols == list(PROTOCOLS)

@@ -57,7 +57,7 @@ def trained(folder: Path, out: Path, kind: str, *, ranks: int) -> dict[str, Any]
         use_cpu=True,
         seed=3,
         disable_tqdm=True,
-        ddp_backend="gloo",
+        ddp_backend="gloo" if ranks > 1 else None,
     )
     trainer = SentenceTransformerTrainer(
         model=model, args=arguments, train_dataset=Dataset.from_dict(columns), loss=loss, callbacks=[Watch()]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from flatclr.cli.options import OUTPUT, parsed_setting, quiet_option
 from flatclr.diagnostics.check_loss import (
@@ -15,6 +16,8 @@ from flatclr.diagnostics.check_loss import (
     info_nce_of_orthonormal_pairs,
     value_on_orthonormal_pairs,
 )
+from flatclr.heartbeat import Heartbeat
+from flatclr.training.display import Lines
 
 Option = typer.Option
 LOSS, PAIRS = "Loss", 8
@@ -69,12 +72,15 @@ def check_loss_command(
         print(json.dumps({"pairs": PAIRS, "value": value, "info_nce": known}), flush=True)
     elif not quiet:
         print(_of_value(loss, value, known), flush=True)
-    equal = True
-    for count in counts:  # each is said when it is known: processes take seconds to start
-        (check,) = check_loss(loss, ranks=[count], options=options, arguments=argument or (), seed=seed)
+    equal, lines = True, Lines(Console(stderr=True, quiet=as_json or quiet))
+    for number, count in enumerate(counts):  # each is said when it is known: processes take seconds to start
+        lines.moved(f"loss on {count} processes", number, len(counts))
+        with Heartbeat(lines.alive):
+            (check,) = check_loss(loss, ranks=[count], options=options, arguments=argument or (), seed=seed)
         equal = equal and check.equal
         if as_json or not quiet:
             print(json.dumps({**asdict(check), "equal": check.equal}) if as_json else _of_gradient(check), flush=True)
+        lines.said()
     if not equal:
         raise typer.Exit(DIFFERS)
 

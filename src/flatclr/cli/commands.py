@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
+import time
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from flatclr.heartbeat import SILENCE_S, Heartbeat
 
 ENCODERS, INFORMATION, LITERATURE = "Encoders", "Mutual information", "Literature"
 
@@ -23,6 +27,18 @@ class Command(TyperCommand):
             if isinstance(shown, str):
                 param._get_default_string = lambda *, _shown=shown, **_: _shown
         super().__init__(*arguments, params=params, **settings)
+
+
+class _Loading:
+    """Says on standard error that modules are still being loaded, which on a network drive may take long."""
+
+    def __init__(self) -> None:
+        self.said_at = time.monotonic()
+
+    def alive(self) -> None:
+        if time.monotonic() - self.said_at >= SILENCE_S:
+            self.said_at = time.monotonic()
+            print("flatclr: loading PyTorch and what else the command needs", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,8 @@ class Entry:
     def loaded(self) -> Any:
         """With everything it can do."""
         module = self.name.replace("-", "_")
-        function = getattr(importlib.import_module(f"flatclr.cli.{module}"), f"{module}_command")
+        with Heartbeat(_Loading().alive):
+            function = getattr(importlib.import_module(f"flatclr.cli.{module}"), f"{module}_command")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(self.name, cls=Command, rich_help_panel=self.panel)(function)
         return typer.main.get_command(alone)

@@ -15,8 +15,8 @@ from flatclr.evaluation.figures import SHARES
 from flatclr.evaluation.intervals import Score
 from flatclr.evaluation.protocols import TEN_NEIGHBOURS
 from flatclr.evaluation.results import FIGURE, RESULTS, TRAINED, Evaluation, Row
+from flatclr.heartbeat import Heartbeat
 from flatclr.training.display import Bar, Lines, Shown, redraws
-from flatclr.training.heartbeat import Heartbeat
 
 PERCENT = (*SHARES, "top5", TEN_NEIGHBOURS, "recall_at_5", "recall_at_10")
 
@@ -47,8 +47,12 @@ class EvaluationDisplay:
         unit = " %" if row.headline in PERCENT else ""
         score = f"{row.headline} {_number(row.headline, row.best)}{unit}"
         text = f"{_name(row)}, {row.weights} weights: {score} ({row.seconds:.1f} s)"
-        self.console.print(escape(text), highlight=False)
+        self._say(text)
         self.shown.said()
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        # a line stays one where it is piped, and is wrapped by the terminal
+        self.console.print(escape(line), style=style, highlight=False, soft_wrap=not self.console.is_terminal)
 
     def table(self, found: Evaluation, folder: Path) -> None:
         table = Table(title=f"{found.encoder}: value [95 % interval]")
@@ -65,9 +69,9 @@ class EvaluationDisplay:
                 table.add_row(*map(escape, cells), end_section=place == len(row.scores) - 1)
         self.console.print(table)
         if found.report:
-            self.console.print(f"weights: {escape(found.report)}", highlight=False)
+            self._say(f"weights: {found.report}")
         for protocol, reason in found.skipped:
-            self.console.print(f"left out {protocol}: {escape(reason)}", style="yellow", highlight=False)
+            self._say(f"left out {protocol}: {reason}", style="yellow")
         self.console.print(f"{folder / RESULTS}\n{folder / FIGURE}", highlight=False, soft_wrap=True)
 
 

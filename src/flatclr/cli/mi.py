@@ -16,6 +16,7 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_count, require_number
 from flatclr.cli.options import BENCHMARK, DATA, ESTIMATE, OUTPUT
+from flatclr.heartbeat import Heartbeat
 from flatclr.mi import CRITICS, FAST, METHODS, Consistency, MIEstimate, Progress, check, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
 from flatclr.mi.estimator import BUDGET_SECONDS
@@ -23,7 +24,6 @@ from flatclr.mi.inputs import FEWEST_ROWS
 from flatclr.mi.outcome import ASKED
 from flatclr.mi.tables import Variables, read_table
 from flatclr.training.display import Lines
-from flatclr.training.heartbeat import Heartbeat
 
 Option = typer.Option
 COLUMNS = "COLUMNS"
@@ -320,7 +320,8 @@ def _show_check(found: Consistency, table: Variables, *, as_json: bool, quiet: b
 
 
 def _say(console: Console, line: str, style: str | None = None) -> None:
-    console.print(line, style=style, markup=False, highlight=False)
+    # a line stays one where it is piped, and is wrapped by the terminal
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _details(results: dict[str, MIEstimate]) -> Table:

@@ -22,7 +22,7 @@ from flatclr.evaluation.features import OUTPUT, compute_features
 from flatclr.evaluation.layers import find_layers
 from flatclr.evaluation.opening import is_by_name, open_named, open_subject
 from flatclr.evaluation.request import taking
-from flatclr.evaluation.splits import AdaptedSource, labels_of
+from flatclr.evaluation.splits import AdaptedSource, labels_of, with_labels
 from flatclr.evaluation.subjects import Subject
 from flatclr.extras import needed
 from flatclr.files import replace_files
@@ -235,7 +235,7 @@ def _images(
         progress=request.progress,
     )
     parts = [part for part in (dataset.train, dataset.test) if part is not None]
-    images = [part for part in parts if not isinstance(part, PairedArrays | ReadyViews)]
+    images = [with_labels(part) for part in parts if not isinstance(part, PairedArrays | ReadyViews)]
     if len(images) < len(parts):
         raise ValueError(f"the data must be images, got {_kind(parts)} ({dataset.name}); pass images.")
     return images, dataset.name

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from flatclr.checks import checked_device
 from flatclr.data.digits import DIGITS, digits
-from flatclr.data.opening import open_dataset
+from flatclr.data.opening import dataset_from
 from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset
 from flatclr.evaluation.bench import Bench
@@ -22,7 +23,7 @@ from flatclr.evaluation.layers import find_layers
 from flatclr.evaluation.opening import head_of, is_by_name, open_named, open_subject
 from flatclr.evaluation.pairs import evaluate_pairs, is_paired
 from flatclr.evaluation.protocols import PROTOCOLS, Measured, unfit
-from flatclr.evaluation.request import Data, EvaluationRequest, taking
+from flatclr.evaluation.request import EvaluationRequest, taking
 from flatclr.evaluation.results import RANDOM, TRAINED, Evaluation, Row, set_aside, write_results
 from flatclr.evaluation.splits import Splits
 from flatclr.evaluation.subjects import Subject
@@ -38,8 +39,9 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
             callable from images [N, C, S, S] to features [N, d]. A module is left as it is, bit for bit; so are modules
             that a callable refers to by closure, global name, `self`, attribute or `functools.partial`. What else a
             callable changes is its own affair.
-        data: what `flatclr train --data` takes, or a `Dataset`; None: what the run was trained on, else the embedded
-            images, unless the encoder's description names other data.
+        data: what `flatclr train --data` takes, or what `flatclr.data.dataset_from` does: a `Dataset`, (images, labels)
+            as arrays, a torch Dataset; None: what the run was trained on, else the embedded images, unless the
+            encoder's description names other data.
         protocol: one of `PROTOCOLS`, several, "auto" or "all". Both run those that fit the data, and list the others in
             `skipped`; "auto" has transfer only with `transfer_data`. A run on pairs has retrieval and mi, of
             halves of labelled images knn and linear too.
@@ -125,10 +127,11 @@ def _head(request: EvaluationRequest) -> torch.nn.Module | None:
 
 def _data_of(subject: Subject, request: EvaluationRequest) -> Dataset:
     """What the request names, else what the subject was trained on."""
+    is_named = request.data is None or isinstance(request.data, str | Path)  # arrays are brought to size when told
     dataset = _open_data(
         subject.data if request.data is None else request.data,
         request.data_dir or subject.data_dir,
-        request.image_size or subject.image_size,
+        request.image_size or (subject.image_size if is_named else None),
         subject.labels if request.data is None else None,
     )
     if request.data is None and subject.trained_on not in (None, dataset.name):
@@ -140,13 +143,11 @@ def _data_of(subject: Subject, request: EvaluationRequest) -> Dataset:
 
 
 def _open_data(
-    data: Data | None, data_dir: str | Path | None, image_size: int | None = None, labels: str | None = None
+    data: Any, data_dir: str | Path | None, image_size: int | None = None, labels: str | None = None
 ) -> Dataset:
-    if isinstance(data, Dataset):
-        return data
-    if data == DIGITS:
+    if isinstance(data, str) and data == DIGITS:
         return digits(image_size)
-    return open_dataset(data, data_dir=data_dir, image_size=image_size, labels=labels or "auto")
+    return dataset_from(data, data_dir=data_dir, image_size=image_size, labels=labels or "auto")
 
 
 def _require_fit(subject: Subject, data: Splits) -> None:

@@ -14,7 +14,6 @@ from torch import nn
 
 from flatclr.checks import require_count, require_one_of, require_seed
 from flatclr.data.named import Progress
-from flatclr.data.sources import Dataset
 from flatclr.evaluation.finetune import OWN, RECIPES
 from flatclr.evaluation.layers import is_output
 from flatclr.evaluation.protocols import PROTOCOLS
@@ -22,7 +21,6 @@ from flatclr.evaluation.results import Row
 from flatclr.models.network import Normalisation
 
 ALLOWED = "auto"  # the protocols that the data allows; on other data only where that is named
-Data = str | Path | Dataset
 OnRow = Callable[[Row], None]
 P = ParamSpec("P")
 Request = TypeVar("Request")
@@ -34,11 +32,11 @@ class EvaluationRequest:
     """The arguments of `evaluate`, which says what each means; a field's default is the argument's."""
 
     run_or_encoder: Any
-    data: Data | None = None
+    data: Any = None
     protocol: str | Sequence[str] = "knn"
     _: KW_ONLY
     layer: str | None = None
-    transfer_data: Data | None = None
+    transfer_data: Any = None
     data_dir: str | Path | None = None
     image_size: int | None = None
     architecture: str | None = None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flatclr.data.arrays import image_tensor
-from flatclr.data.sources import Dataset, ImageSource, PairedArrays, ReadyViews
+from flatclr.data.sources import Dataset, ImageSource, ItemImages, PairedArrays, ReadyViews
 from flatclr.data.views import LUMA
 
 
@@ -31,7 +31,8 @@ class Splits:
             raise ValueError(f"the data must be images, got paired arrays ({dataset.name}); pass images.")
         if isinstance(dataset.train, ReadyViews) or isinstance(dataset.test, ReadyViews):
             raise ValueError(f"the data must be images, got views made of them ({dataset.name}); pass images.")
-        return cls(dataset.name, dataset.labelled or dataset.train, dataset.test)
+        test = None if dataset.test is None else with_labels(dataset.test)
+        return cls(dataset.name, with_labels(dataset.labelled or dataset.train), test)
 
     @property
     def parts(self) -> list[ImageSource]:
@@ -101,6 +102,11 @@ class Splits:
         if not self.several_classes and len(seen) < 2:
             return f"training images must be of at least 2 classes, got {len(seen)} in {self.name}; label more of them."
         return None
+
+
+def with_labels(source: ImageSource) -> ImageSource:
+    """With labels that stand in the items of a dataset alone."""
+    return source.labelled() if isinstance(source, ItemImages) else source
 
 
 def labels_of(source: ImageSource) -> Tensor | None:

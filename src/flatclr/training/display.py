@@ -18,6 +18,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -27,9 +28,9 @@ from rich.text import Text
 
 from flatclr.checkpoint import steps_in
 from flatclr.files import json_ready
+from flatclr.heartbeat import SILENCE_S, Heartbeat
 from flatclr.runs import RunDirectory
 from flatclr.training.events import Evaluated, Event, Finished, Forecast, Logged, Progressed, Started, Warned
-from flatclr.training.heartbeat import SILENCE_S, Heartbeat
 from flatclr.training.progress import duration
 
 LINE_S = 5.0  # between two lines about the same thing, where output is piped
@@ -196,7 +197,7 @@ class Bar:
 
     def __init__(self, console: Console) -> None:
         self.progress = _BarAndGauges(
-            SpinnerColumn(),  # turns while a single step takes long
+            _Turning(),
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=20),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -226,6 +227,13 @@ class Bar:
     def stop(self) -> None:
         if self.task is not None:  # a bar that was never shown ends with a line all the same
             self.progress.stop()
+
+
+class _Turning(SpinnerColumn):
+    """Turns while a single step takes long, and while more is to be done after the last part of something."""
+
+    def render(self, task: Task) -> RenderableType:
+        return self.spinner.render(task.get_time())
 
 
 class _BarAndGauges(Progress):

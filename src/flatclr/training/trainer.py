@@ -129,8 +129,9 @@ def train(
         config: every setting of the run; with `resume`, that of the run counts instead.
         resume: the directory of a run to go on with.
         data: data of your own instead of what `config.data` names: a path, a `Dataset`, images as an array or tensor,
-            (images, labels), (x, y) for paired data, a torch Dataset or sequence of images or (image, label), a Hugging
-            Face dataset; or ready views: a DataLoader or a dataset whose items are 2 or more views [C, H, W].
+            (images, labels), (x, y) for paired data, a torch Dataset or sequence of images or (image, label), a list of
+            image files, a Hugging Face dataset; or ready views: a DataLoader or a dataset whose items are 2 or more
+            views [C, H, W].
         views: any function from an image to a view, or to several at once: torchvision's, albumentations' or kornia's
             transforms, or your own. It is called on the CPU, in `config.workers` processes, with the items of a dataset
             as they are, else with uint8 tensors [C, S, S]. Their values are not normalised further.

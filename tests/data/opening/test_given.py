@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from flatclr.data import Dataset, ItemImages, PairedArrays, ResidentImages
+from flatclr.data import Dataset, FileImages, ItemImages, PairedArrays, ResidentImages
 from flatclr.data.opening import dataset_from
 from tests.support.images import color_png
 
@@ -106,6 +106,9 @@ def test_splits_of_the_hub_and_paths_and_pairs_are_taken(tmp_path: Path) -> None
     for i in range(3):
         color_png(tmp_path / f"{i}.png")
     assert len(dataset_from(tmp_path, test_fraction=0).train) == 3
+    listed = dataset_from([tmp_path / "0.png", str(tmp_path / "2.png")], test_fraction=0).train
+    assert isinstance(listed, FileImages)
+    assert [file.name for file in listed.files] == [str(tmp_path / f"{i}.png") for i in (0, 2)]
     assert isinstance(dataset_from((np.zeros((9, 2)), np.zeros((9, 3)))).train, PairedArrays)
 
 
@@ -128,7 +131,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         (Texts(), r"a torch Dataset whose items are \(str, int\) cannot be taken for images: .* got str at 0; return"),
         ([{"text": "a"}], r"whose items are a mapping with 'text' cannot be .*; call the image 'image'"),
         (Stream(), "data must have a length and items by number, got Stream, which can only be read in order"),
-        (3.5, "data must be a path or name, .* or a sequence of images, got float"),
+        (3.5, "data must be a path or name, .* or a sequence of images or of their files, got float"),
         ([], "data must hold images, got none"),
         ([torch.zeros(3, 8, 8) - 1] * 2, r"within \[0, 1\] if float, got \[-1, -1\]"),
     ],

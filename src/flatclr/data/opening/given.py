@@ -15,12 +15,12 @@ from flatclr.data.opening.entry import open_dataset
 from flatclr.data.opening.names import LABELS
 from flatclr.data.opening.split import Split
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset, ItemImages, PairedArrays, ResidentImages, alpha_is_told
+from flatclr.data.sources import Dataset, FileImages, ItemImages, PairedArrays, ResidentImages, alpha_is_told
 from flatclr.data.sources.items import kind_of
 
 TAKEN = (
     "a path or name, a flatclr Dataset, an array or tensor of images, (images, labels), (x, y), a torch Dataset, a "
-    "Hugging Face dataset or a sequence of images"
+    "Hugging Face dataset or a sequence of images or of their files"
 )
 
 
@@ -40,7 +40,7 @@ def dataset_from(
     Args:
         given: what `open_dataset` takes; a `Dataset` or a source of images; images as an array or tensor, alone or with
             labels; paired data (x, y) of float rows; a torch Dataset or a sequence whose items are images or (image,
-            label); a Hugging Face dataset, or a mapping of its splits.
+            label); a list of image files; a Hugging Face dataset, or a mapping of its splits.
         data_dir, image_size, labels, test_fraction, seed, progress: as for `open_dataset`.
         name: for messages and reports, of data that has none.
 
@@ -76,6 +76,8 @@ def dataset_from(
         return split.of(name, _two_arrays(given[0], given[1], image_size, name))
     if isinstance(given, Mapping) and given and all(_is_sequence(part) for part in given.values()):
         return _from_splits(given, image_size, split, name)
+    if isinstance(given, list | tuple) and given and all(isinstance(item, str | Path) for item in given):
+        return split.of(name, FileImages([Path(item).expanduser() for item in given], image_size=image_size, name=name))
     if _is_sequence(given):
         return split.of(name, items_of(given, image_size, name))
     if isinstance(given, torch.utils.data.IterableDataset) or hasattr(given, "__iter__"):

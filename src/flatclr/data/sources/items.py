@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from flatclr.data.arrays import CHUNK, checked_labels, image_tensor, rows_of
+from flatclr.data.arrays import CHUNK, checked_labels, class_numbers, image_tensor, label_array, rows_of
 from flatclr.data.decoding import eight_bit, has_alpha, on_white
 from flatclr.data.progress import Progress
 from flatclr.data.sources.alpha import warn_of_alpha
@@ -82,6 +82,24 @@ class ItemImages:
     def batch(self, index: Tensor) -> Tensor:
         """The images of these numbers, uint8 [B, C, S, S]."""
         return torch.stack([self._image(item_of(self.items[i], self.name).image, i) for i in index.tolist()])
+
+    def labelled(self) -> ItemImages:
+        """The same with the labels that the items bring, which are read for it; as it is where these are no classes."""
+        if self.labels is not None:
+            return self
+        found = []
+        for i in range(len(self)):
+            found.append(item_of(self.items[i], self.name).label)
+            if found[-1] is None:
+                return self
+        try:
+            numbers, names = class_numbers(label_array(found, self.name), self.classes, self.name)
+            labels, classes = checked_labels(numbers, names, images=len(self), name=self.name)
+        except (TypeError, ValueError):
+            return self
+        part = object.__new__(ItemImages)
+        part.__dict__.update(self.__dict__, labels=labels, classes=classes)
+        return part
 
     def subset(self, index: Tensor, name: str) -> ItemImages:
         """The images of these numbers, with their labels, as a source of their own."""

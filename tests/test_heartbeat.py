@@ -9,10 +9,11 @@ import threading
 import pytest
 from rich.console import Console
 
-from flatclr.training import display, heartbeat
+from flatclr import heartbeat
+from flatclr.heartbeat import LOOK_S, SILENCE_S, Heartbeat
+from flatclr.training import display
 from flatclr.training.display import Bar, Display, JsonLines, Lines
 from flatclr.training.events import Progressed
-from flatclr.training.heartbeat import LOOK_S, SILENCE_S, Heartbeat
 
 
 @pytest.fixture
