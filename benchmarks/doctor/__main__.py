@@ -1,6 +1,6 @@
 """Train the runs of a bench, or judge the doctor by those that are kept.
 
-python -m benchmarks.doctor run BENCH [--data FILE] [--only TEXT]     goes on where it was stopped
+python -m benchmarks.doctor run BENCH [--data FILE] [--only TEXT] [--part 1/4]     goes on where it was stopped
 python -m benchmarks.doctor table BENCH
 """
 
@@ -21,10 +21,11 @@ BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C, BENCH_D)}
 FOLDER = RESULTS / "doctor"
 
 
-def train(bench: Bench, path: Path, data: Path | None, only: str) -> None:
+def train(bench: Bench, path: Path, data: Path | None, only: str, part: tuple[int, int]) -> None:
     done = {record["case"] for record in kept(path)}
     images = bench.images(data)
-    for case in bench.cases:
+    number, parts = part
+    for case in bench.cases[number - 1 :: parts]:
         if case.name not in done and only in case.name:
             record = run(case, bench, images)
             keep(path, record)
@@ -40,6 +41,13 @@ def judge(bench: Bench, path: Path) -> None:
     print(f"{summary(rows)}\n{target}")
 
 
+def _part(text: str) -> tuple[int, int]:
+    number, parts = map(int, text.split("/"))
+    if not 1 <= number <= parts:
+        raise ValueError(text)
+    return number, parts
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table"))
@@ -50,12 +58,13 @@ def main() -> None:
         help="the images of bench_b or bench_d, which are not at hand",
     )
     parser.add_argument("--only", default="", help="runs whose names hold this text")
+    parser.add_argument("--part", type=_part, default=(1, 1), help="of the runs, say 2/4, where processes share them")
     parser.add_argument("--out", type=Path, default=FOLDER, help="the folder that keeps the runs")
     given = parser.parse_args()
     bench = BENCHES[given.bench]
     path = given.out / f"{bench.name}.jsonl.gz"
     if given.what == "run":
-        train(bench, path, given.data, given.only)
+        train(bench, path, given.data, given.only, given.part)
     else:
         judge(bench, path)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy import stats
 
 from flatclr.report.page import comparison_page
+from flatclr.report.run_view import run_view
 from flatclr.report.runs_view import Comparison, mean_of, ranking, records_of, row_of, runs_data, runs_view
 from tests.support.reports import Elements, evaluation_row, log_row, new_run
 
@@ -72,3 +74,11 @@ def test_runs_that_have_measured_nothing_have_a_page_without_a_ranking(tmp_path:
     assert runs_view(comparison)["ranking"] == ""
     assert runs_data(comparison)["parallel"] is None
     Elements(comparison_page(comparison, "runs"))
+
+
+def test_captions_speak_of_a_band_where_one_is_drawn(comparison: Comparison) -> None:
+    def captions(groups: list[dict[str, Any]]) -> str:
+        return " ".join(panel["caption"] for group in groups for panel in group["panels"])
+
+    assert "band" not in captions(runs_view(comparison)["groups"])
+    assert "The band is the 95 % interval." in captions(run_view(comparison.records[0])["groups"])

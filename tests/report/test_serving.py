@@ -155,7 +155,10 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flatclr", "watch", str(tmp_path / "runs"), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert process.stdout is not None
+    watchdog = threading.Timer(120, process.kill)  # a line that never comes would be waited for without end
+    watchdog.start()
     told = json.loads(process.stdout.readline())
+    watchdog.cancel()
     assert told["runs"] == 1
     assert asked(told["address"])[0] == 200
     process.send_signal(signal.SIGINT)

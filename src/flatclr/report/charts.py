@@ -29,10 +29,14 @@ def panel_head(panel: Panel) -> dict[str, Any]:
     }
 
 
-def grouped(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """The panels by group, in the order of the page."""
-    groups = ((title, [panel_head(panel) for panel in panels if panel.group == title]) for title in GROUPS)
+def grouped(panels: Sequence[Panel], *, alone: bool = True) -> list[dict[str, Any]]:
+    """The panels by group, in the order of the page; `alone` where it is of one run."""
+    groups = ((title, [_said(panel, alone) for panel in panels if panel.group == title]) for title in GROUPS)
     return [{"title": title, "panels": found} for title, found in groups if found]
+
+
+def _said(panel: Panel, alone: bool) -> dict[str, Any]:
+    return {**panel_head(panel), "caption": f"{panel.caption} {panel.alone if alone else ''}".strip()}
 
 
 def curve_data(curve: Curve, *, most: int = POINTS, **more: Any) -> dict[str, Any]:

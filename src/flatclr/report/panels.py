@@ -16,6 +16,7 @@ Facts = Mapping[str, Any]  # the settings of a run, and what it made of them
 
 LEARNT, NEGATIVES, OPTIMISATION, PACE = "What it learns", "Negatives", "Optimisation", "Data and pace"
 GROUPS = (LEARNT, NEGATIVES, OPTIMISATION, PACE)
+INTERVAL = "The band is the 95 % interval."
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Panel:
         group: one of `GROUPS`.
         lines: of which the first must be there, and stands for the run beside other runs.
         band: of the first line, from its rows.
+        alone: what more is to be said where a run stands alone, whose band and references are drawn.
         added: curves that no metric holds.
         is_log: whether the axis of values is logarithmic.
         from_zero: whether zero is shown.
@@ -82,6 +84,7 @@ class Panel:
     group: str
     lines: tuple[Line, ...]
     band: Callable[[Rows, Facts], tuple[list[float], list[float]] | None] | None = None
+    alone: str = ""
     added: Added | None = None
     is_log: bool = False
     from_zero: bool = False
@@ -202,31 +205,34 @@ def _level(label: str, value: float, rows: Rows) -> Curve:
 
 ESS = Panel(
     "Effective sample size",
-    "Share of the negatives that carry the gradient, over the anchors of a batch; the band is 10 to 90 % of them. Near "
-    "1 all weigh the same (beta is low, or the embeddings have collapsed); at 1/K a single one does.",
+    "Share of the negatives that carry the gradient, over the anchors of a batch. Near 1 all weigh the same (beta is "
+    "low, or the embeddings have collapsed); at 1/K a single one does.",
     "ESS",
     NEGATIVES,
     (Line("ess", "mean"),),
     band=_quantiles,
+    alone="The band is 10 to 90 % of the anchors.",
     added=_target,
     from_zero=True,
 )
 BOUND = Panel(
     "Bound against ceiling",
-    "InfoNCE's bound on the mutual information of the two views, and the most that a batch of this size can show. At "
-    "the ceiling the batch no longer tells a good encoder from a better one.",
+    "InfoNCE's bound on the mutual information of the two views. At its ceiling the batch no longer tells a good "
+    "encoder from a better one.",
     "nats",
     LEARNT,
     (Line("mi_nats", "bound of the batch"), Line("ceiling_nats", "ceiling", is_reference=True)),
+    alone="The ceiling is the most that a batch of this size can show.",
     from_zero=True,
 )
 ACCURACY = Panel(
     "Nearest neighbours",
-    "Test images whose class the nearest training images name, on frozen features; the band is the 95 % interval.",
+    "Test images whose class the nearest training images name, on frozen features.",
     "% of the test images",
     LEARNT,
     (Line("knn", "kNN accuracy", 100.0), Line("pixel_knn", "raw pixels", 100.0, is_reference=True)),
     band=_shares("knn"),
+    alone=INTERVAL,
     added=_untrained,
     is_sparse=True,
 )
@@ -234,11 +240,12 @@ PANELS = (
     ACCURACY,
     Panel(
         "Linear probe",
-        "Test images whose class a linear classifier on frozen features names; the band is the 95 % interval.",
+        "Test images whose class a linear classifier on frozen features names.",
         "% of the test images",
         LEARNT,
         (Line("linear", "linear accuracy", 100.0),),
         band=_shares("linear"),
+        alone=INTERVAL,
         is_sparse=True,
     ),
     Panel(

@@ -165,7 +165,7 @@ def runs_view(comparison: Comparison, *, link: Link | None = None) -> dict[str, 
         "table": _table(comparison, link),
         "groups_table": _seeds_table(comparison),
         "differing": comparison.differing,
-        "groups": grouped(_panels(comparison)),
+        "groups": grouped(_panels(comparison), alone=False),
     }
 
 

@@ -11,6 +11,7 @@
   const every = (selector, act, root) => (root || document).querySelectorAll(selector).forEach(act);
   const find = (id) => document.getElementById(id);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const OUTCOME = [[0, "#3b1c8c"], [0.5, "#1f948b"], [1, "#d9a300"]], OUTCOME_DARK = [[0, "#8f8cf2"], [0.5, "#35c2ab"], [1, "#fde55a"]];
   const colour = (i) => (shade.matches ? DARK : PALETTE)[i % PALETTE.length];
 
   async function unpack(element) {
@@ -180,7 +181,7 @@
     const wide = Math.max(element.clientWidth, 60 + 110 * parallel.dimensions.length);
     const trace = {
       type: "parcoords", dimensions: parallel.dimensions, labelangle: -12, labelfont: { size: 11 }, tickfont: { size: 11, color: css("--ink") }, rangefont: { size: 10, color: css("--faint") },
-      line: { color: parallel.values, colorscale: "Viridis", showscale: true, colorbar: { title: { text: parallel.by, side: "right" }, thickness: 12 } },
+      line: { color: parallel.values, colorscale: shade.matches ? OUTCOME_DARK : OUTCOME, showscale: true, colorbar: { title: { text: parallel.by, side: "right" }, thickness: 12 } },
     };
     Plotly.react(element, [trace], plain({ margin: { l: 70, r: 20, t: 70, b: 24 }, width: wide }), ALONE);
   }
