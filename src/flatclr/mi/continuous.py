@@ -41,7 +41,7 @@ _LEAST_GAIN = 0.01  # nats
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """What one way of reading the information finds on rows that may decide, and how it would then answer."""
 
     name: str
@@ -57,7 +57,7 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class _Near(_Look):
+class _Near(Look):
     """What neighbours see, and what they see in a fourth of the rows."""
 
     less_nats: float
@@ -102,7 +102,7 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
 
     budget.tell("densities", residual.nats)
     settled = few and near is not None and near.settled and not hidden
-    learned = None if settled else _look_by_densities(x, y, split, options)
+    learned = None if settled else look_by_densities(x, y, split, options)
     # in few columns neighbours come first: what settles there is hard to beat
     looks = [look for look in ((near, learned, critic) if few else (learned, near, critic)) if look is not None]
     best = _clearest(looks)
@@ -113,7 +113,7 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     return _answered_by(best, reached, looks, critic, near)
 
 
-def _clearest(looks: list[_Look]) -> _Look:
+def _clearest(looks: list[Look]) -> Look:
     """The first, unless a later one sees clearly more."""
     best = looks[0]
     for other in looks[1:]:
@@ -122,11 +122,11 @@ def _clearest(looks: list[_Look]) -> _Look:
     return best
 
 
-def _listed(looks: list[_Look]) -> str:
+def _listed(looks: list[Look]) -> str:
     return ", ".join(map(str, looks))
 
 
-def _answered_by(best: _Look, reached: str, looks: list[_Look], critic: _Look, near: _Near | None) -> Outcome:
+def _answered_by(best: Look, reached: str, looks: list[Look], critic: Look, near: _Near | None) -> Outcome:
     """Its answer; the critic certifies a lower bound whatever answers, and neighbours tell where noise is missing."""
     runner_up = max((look for look in looks if look is not best), key=lambda look: look.nats, default=best)
     bound = critic.finish()
@@ -143,7 +143,7 @@ def _answered_by(best: _Look, reached: str, looks: list[_Look], critic: _Look, n
 
 
 def _plugged_in(
-    family: str, copula: Copula, x: Array, y: Array, split: Split, reason: str, runner_up: _Look | None
+    family: str, copula: Copula, x: Array, y: Array, split: Split, reason: str, runner_up: Look | None
 ) -> Outcome:
     """The plug-in value of all rows, and what the family's bound certifies on evaluation rows."""
 
@@ -190,17 +190,17 @@ def _with_thinned(x: Array, y: Array, options: MethodOptions) -> tuple[Outcome, 
 
 def _look_by_critic(
     family: str, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions
-) -> tuple[_Look, Reading]:
+) -> tuple[Look, Reading]:
     outcome, residual = learn_residual(copula, x, y, split, options)
 
     def again(x: Array, y: Array) -> Outcome:
         return learn_residual(FAMILIES[family](x[split.train], y[split.train]), x, y, split, options)[0]
 
     answer = replace(outcome, method=f"infonce, anchored on {family}", again=again)
-    return _Look("a critic's bound", residual.nats, residual.standard_error, lambda: answer), residual
+    return Look("a critic's bound", residual.nats, residual.standard_error, lambda: answer), residual
 
 
-def _look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) -> _Look | None:
+def look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) -> Look | None:
     """None where no time is left for them."""
     if options.budget.over(leaves="learn densities"):
         return None
@@ -215,7 +215,7 @@ def _look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions)
 
         return replace(learned.outcome(), method="doe", again=again)
 
-    return _Look("densities", nats, error, finish)
+    return Look("densities", nats, error, finish)
 
 
 def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:
