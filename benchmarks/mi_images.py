@@ -1,6 +1,6 @@
 """Which laws of information every method keeps on images: rows masked, functions added, pairs stacked.
 
-    python -m benchmarks.mi_images --data DIR --seconds 1800   then results/mi_images/README.md; goes on where it stopped
+    python -m benchmarks.mi_images --data DIR --seconds 1800    goes on where it stopped; results/mi_images/README.md
 
 DIR holds `mnist.npz` (array `train_images`) and `cifar-10-batches-bin/`. Images are 2 x 2 pixels averaged, CIFAR-10 in
 grey: 14 x 14 and 16 x 16 columns. x is an image, y its upper half, 2,000 rows each. Then
@@ -139,11 +139,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         pages.append(f"## {name}\n\n{record.markdown(table)}\n")
     commits = sorted({row["environment"]["commit"] for row in rows})
     return (
-        f"# Self-consistency on images\n\n{__doc__}\n"
-        + "\n".join(pages)
-        + f"\n-: no answer within {PATIENCE_SECONDS} CPU "
-        f"seconds, or refused. Networks: {SETTINGS.steps} steps, {SETTINGS.hidden} units, {BUDGET_SECONDS:g} s an estimate. "
-        f"Seed 0. Measured on {record.where()}; commits {', '.join(commits)}.\n"
+        f"# Self-consistency on images\n\n{__doc__}\n" + "\n".join(pages) + f"\n-: no answer within {PATIENCE_SECONDS} "
+        f"CPU seconds, or refused. Networks: {SETTINGS.steps} steps, {SETTINGS.hidden} units, {BUDGET_SECONDS:g} s an "
+        f"estimate. Seed 0. Measured on {record.where()}; commits {', '.join(commits)}.\n"
     )
 
 

@@ -1,6 +1,6 @@
 """How often the default finds information where there is none: independent normal columns, 100 draws a cell.
 
-python -m benchmarks.mi_independence --seconds 900        then results/mi_independence/README.md; goes on where it stopped
+python -m benchmarks.mi_independence --seconds 900    goes on where it stopped; results/mi_independence/README.md
 """
 
 from __future__ import annotations
