@@ -18,15 +18,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flatclr.mi.arrays import Array
+from flatclr.mi.arrays import Array, Integers
 from flatclr.mi.copula import FAMILIES, Copula, refitted
 from flatclr.mi.critics import anchored
 from flatclr.mi.entropies import learn_entropies
 from flatclr.mi.families import family_bound, plug_in, refutes
 from flatclr.mi.held_out import seeded, to_tensors, train_critic
+from flatclr.mi.learning_curve import LearningCurve, first_quarter, quarters, random_parts, subsampled_error
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
-from flatclr.mi.noiseless import keeps_rising, thinned
-from flatclr.mi.outcome import MethodOptions, Outcome, Reading, certified, outcome_of
+from flatclr.mi.noiseless import keeps_rising
+from flatclr.mi.outcome import INTERACTION, MethodOptions, Outcome, Reading, certified, outcome_of
 from flatclr.mi.splits import Split
 from flatclr.mi.variational import InfoNCE
 
@@ -38,6 +39,9 @@ _HIDDEN = 1.5  # nats below its ceiling from where a bound cannot tell families 
 _MISFIT = 0.1  # of a value whose family is only near
 _SIMULATED = 0x51  # keeps simulated rows from repeating a user's
 _LEAST_GAIN = 0.01  # nats
+_PARTS, _FEWEST_ROWS_A_PART = 10, 50  # of the rows, for the spread of neighbours
+_FEWEST_ROWS = 120  # to train on, below which a fourth of them teaches nothing
+_CRITICS_CURVE = "see how the critic gains from rows"
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,6 @@ class _Near(Look):
     less_nats: float
 
     @property
-    def settled(self) -> bool:
-        """Whether more rows show neighbours hardly more."""
-        return self.nats - self.less_nats < max(_CLEAR * self.standard_error, _LEAST_GAIN)
-
-    @property
     def rising(self) -> str:
         """A warning where they see ever more in more rows, as they do without noise; else nothing."""
         if not keeps_rising(self.nats, self.less_nats, self.standard_error):
@@ -76,6 +75,25 @@ class _Near(Look):
             f"neighbours see {self.less_nats:.2f} nats in a fourth of the rows, {self.nats:.2f} in all: one variable "
             "may determine the other without noise, and the information may be infinite."
         )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What a critic on top of a family reaches on evaluation rows and on validation, and what rows taught it."""
+
+    outcome: Outcome
+    validation: Reading
+    gain_nats: float | None = None
+
+    @property
+    def rise(self) -> LearningCurve:
+        return LearningCurve(self.validation.nats, self.gain_nats)
+
+    def carried_on(self) -> Outcome:
+        """The value where the curve leads: no bound any more, with the curve's error."""
+        rise = self.rise
+        nats = max(self.outcome.nats, 0.0) + rise.carried_on_nats
+        return replace(self.outcome, nats=nats, kind="neither", second_order=rise.systematic_error)
 
 
 def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) -> Outcome:
@@ -95,22 +113,28 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
         return _plugged_in(family, copula, x, y, split, f"{reached} and neighbours see no more.", near)
 
     budget.tell("critic", None if near is None else near.nats)
-    critic, residual = _look_by_critic(family, copula, x, y, split, options)
-    suffices = not (refuted or more or _clearly_above(residual, validation, _LEAST_GAIN))
+    bound = _learn_bound(copula, x, y, split, options)
+    suffices = not (refuted or more or _clearly_above(bound.validation, validation, _LEAST_GAIN))
     if suffices and not hidden:
-        return _plugged_in(family, copula, x, y, split, f"{reached} and a residual network adds nothing.", critic)
+        told = f"{reached} and a residual network adds nothing."
+        return _plugged_in(
+            family, copula, x, y, split, told, _look_by_critic(family, bound, split=split, options=options)
+        )
 
-    budget.tell("densities", residual.nats)
-    settled = few and near is not None and near.settled and not hidden
-    learned = None if settled else look_by_densities(x, y, split, options)
-    # in few columns neighbours come first: what settles there is hard to beat
-    looks = [look for look in ((near, learned, critic) if few else (learned, near, critic)) if look is not None]
+    if not hidden:  # where a ceiling hides what rows teach
+        bound = _with_curve(bound, copula, x, y, split, options)
+    critic = _look_by_critic(family, bound, split=split, options=options)
+    budget.tell("densities", critic.nats)
+    learned = look_by_densities(x, y, split, options)
+    # in few columns neighbours are hard to beat; what was not learned to its end stands back
+    order = (near, learned, critic) if few else (critic, near, learned) if budget.ended else (learned, near, critic)
+    looks = [look for look in order if look is not None]
     best = _clearest(looks)
     by_cap = hidden and best is critic and claim > critic.nats  # what a ceiling limits is no estimate
     if by_cap or (suffices and not (best is learned and best.sees_more_than(claim, validation.standard_error))):
         reason = f"{reached}, which the logarithm of its rows limits; {_listed(looks)}."
         return _plugged_in(family, copula, x, y, split, reason, learned or critic)
-    return _answered_by(best, reached, looks, critic, near)
+    return _answered_by(best, reached, looks, bound.outcome.certified_nats, near)
 
 
 def _clearest(looks: list[Look]) -> Look:
@@ -126,11 +150,14 @@ def _listed(looks: list[Look]) -> str:
     return ", ".join(map(str, looks))
 
 
-def _answered_by(best: Look, reached: str, looks: list[Look], critic: Look, near: _Near | None) -> Outcome:
-    """Its answer; the critic certifies a lower bound whatever answers, and neighbours tell where noise is missing."""
+def _answered_by(best: Look, reached: str, looks: list[Look], certified_nats: float, near: _Near | None) -> Outcome:
+    """Its answer; a critic certifies a lower bound whatever answers, and neighbours tell where noise is missing.
+
+    Readings of what is hard to see are low rather than high, so that a higher one which is not clear widens the error.
+    """
     runner_up = max((look for look in looks if look is not best), key=lambda look: look.nats, default=best)
-    bound = critic.finish()
-    found = bound if best is critic else best.finish()
+    found, higher = best.finish(), max(runner_up.nats - best.nats, 0.0)
+    found = replace(found, second_order=math.hypot(found.second_order, higher / 2))
     warning = "" if near is None or best.sees_more_than(near.nats, near.standard_error, _VERY_CLEAR) else near.rising
     if warning:
         found = replace(found, second_order=math.inf, warnings=(*found.warnings, warning))
@@ -138,7 +165,7 @@ def _answered_by(best: Look, reached: str, looks: list[Look], critic: Look, near
         found,
         reason=f"{reached}; {_listed(looks)}.",
         runner_up=str(runner_up),
-        lower_nats=bound.certified_nats,
+        lower_nats=certified_nats,
     )
 
 
@@ -168,7 +195,7 @@ def _plugged_in(
 
 def _look_near(x: Array, y: Array, split: Split, options: MethodOptions) -> _Near:
     seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
-    found, less_nats = _with_thinned(x[seen], y[seen], options)
+    found, less_nats = _with_fourths(x[seen], y[seen], options)
 
     def finish() -> Outcome:
         return replace(_neighbours(x, y, options), method="ksg", again=lambda x, y: _neighbours(x, y, options))
@@ -177,27 +204,54 @@ def _look_near(x: Array, y: Array, split: Split, options: MethodOptions) -> _Nea
 
 
 def _neighbours(x: Array, y: Array, options: MethodOptions) -> Outcome:
-    """Neighbours of all rows; what a fourth of them sees less is their systematic error."""
-    found, less_nats = _with_thinned(x, y, options)
-    return replace(found, second_order=max(found.nats - less_nats - found.standard_error, 0.0))
+    """Neighbours of all rows, carried on; their error is the spread over parts of the rows, as neighbours interact."""
+    found, less_nats = _with_fourths(x, y, options)
+    rise = LearningCurve(found.nats, found.nats - less_nats)
+    if len(x) >= _PARTS * _FEWEST_ROWS_A_PART:
+        spread = subsampled_error(_readings(x, y, random_parts(len(x), _PARTS, options.seed), options))
+    else:
+        spread = INTERACTION * found.standard_error
+    beyond = math.sqrt(max(spread**2 - found.standard_error**2, 0.0))  # what the spread of the terms does not show
+    return replace(
+        found, nats=found.nats + rise.carried_on_nats, second_order=math.hypot(beyond, rise.systematic_error)
+    )
 
 
-def _with_thinned(x: Array, y: Array, options: MethodOptions) -> tuple[Outcome, float]:
-    """What neighbours see in all rows and in a fourth of them; of few rows, the same."""
-    found, part = run_neighbours(KSG_1, x, y, options), thinned(len(x), options.seed)
-    return found, found.nats if part is None else run_neighbours(KSG_1, x[part], y[part], options).nats
+def _with_fourths(x: Array, y: Array, options: MethodOptions) -> tuple[Outcome, float]:
+    """What neighbours see in all rows, and on average in fourths of them; of few rows, the same."""
+    found = run_neighbours(KSG_1, x, y, options)
+    readings = _readings(x, y, quarters(len(x), options.seed), options)
+    return found, float(np.mean(readings)) if readings else found.nats
 
 
-def _look_by_critic(
-    family: str, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions
-) -> tuple[Look, Reading]:
-    outcome, residual = learn_residual(copula, x, y, split, options)
+def _readings(x: Array, y: Array, parts: list[Integers], options: MethodOptions) -> list[float]:
+    return [run_neighbours(KSG_1, x[part], y[part], options).nats for part in parts]
 
+
+def _learn_bound(copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> _Bound:
+    return _Bound(*learn_residual(copula, x, y, split, options))
+
+
+def _with_curve(bound: _Bound, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> _Bound:
+    """The bound, and what it gained from three fourths of the training rows where there are rows and time to see."""
+    if len(split.train) < _FEWEST_ROWS or options.budget.over(leaves=_CRITICS_CURVE):
+        return bound
+    fewer = replace(split, train=first_quarter(split.train))
+    less = _learn_bound(copula, x, y, fewer, options).validation.nats
+    return bound if options.budget.ended else replace(bound, gain_nats=bound.validation.nats - max(less, 0.0))
+
+
+def _look_by_critic(family: str, bound: _Bound, *, split: Split, options: MethodOptions) -> Look:
     def again(x: Array, y: Array) -> Outcome:
-        return learn_residual(FAMILIES[family](x[split.train], y[split.train]), x, y, split, options)[0]
+        copula = FAMILIES[family](x[split.train], y[split.train])
+        learned = _learn_bound(copula, x, y, split, options)
+        return _with_curve(learned, copula, x, y, split, options).carried_on()
 
-    answer = replace(outcome, method=f"infonce, anchored on {family}", again=again)
-    return Look("a critic's bound", residual.nats, residual.standard_error, lambda: answer), residual
+    def finish() -> Outcome:
+        return replace(bound.carried_on(), method=f"infonce, anchored on {family}", again=again)
+
+    # others are compared with the bound as it is, which holds whatever the curve
+    return Look("a critic's bound", bound.validation.nats, bound.validation.standard_error, finish)
 
 
 def look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) -> Look | None:
@@ -205,7 +259,7 @@ def look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) 
     if options.budget.over(leaves="learn densities"):
         return None
     learned = learn_entropies(x, y, split, options)
-    nats = learned.validation.nats + learned.carried_on_nats
+    nats = learned.validation.nats + learned.rise.carried_on_nats
     error = math.hypot(learned.validation.standard_error, learned.systematic_error)
     options.budget.tell("densities", nats)
 
