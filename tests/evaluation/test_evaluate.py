@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ import torch
 import flatclr
 from flatclr.data.opening import open_dataset
 from flatclr.data.sources import Dataset, ResidentImages
-from flatclr.evaluation.finetune import Recipe
-from flatclr.evaluation.protocols import PROTOCOLS, finetuning
+from flatclr.evaluation.finetune import OWN, RECIPES, Recipe
+from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.request import EvaluationRequest
 from flatclr.evaluation.results import Evaluation, read_results
 from flatclr.training.config import TrainConfig
@@ -35,11 +35,17 @@ def with_shuffled_test_labels(data: Dataset) -> Dataset:
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_finetuning() -> Iterator[None]:
+    """What is claimed here does not depend on how long fine-tuning takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, OWN, Recipe(epochs=1, fewest_steps=4))
+        yield
+
+
 @pytest.fixture(scope="module")
 def everything() -> Evaluation:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetuning, "Recipe", partial(Recipe, epochs=1, fewest_steps=4))
-        return flatclr.evaluate(small_encoder(), small_data(), protocol="all", draws=2)
+    return flatclr.evaluate(small_encoder(), small_data(), protocol="all", draws=2)
 
 
 def test_all_protocols_run_with_intervals_versions_and_a_random_row(everything: Evaluation) -> None:

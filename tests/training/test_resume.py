@@ -81,8 +81,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_from_its_seed(tmp
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 steps without a break."""
-    return train(config(tmp_path_factory.mktemp("whole") / "run", 200)).path
+    """120 steps without a break."""
+    return train(config(tmp_path_factory.mktemp("whole") / "run", 120)).path
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_killed_run_resumes_to_the_same_weights(seen: int, whole_run: Path, tmp_path: Path) -> None:
     """Killed at no particular moment after a checkpoint was seen; no clock decides how far it came."""
     run = tmp_path / "run"
-    process = worker(run, 200)
+    process = worker(run, 120)
     while process.poll() is None and not any(int(p.stem[5:]) >= seen for p in run.glob("checkpoint/step-*.pt")):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert checkpoint.load_checkpoint(run / "checkpoint").step < 200
-    resumed = worker(run, 200, "--resume")
+    assert checkpoint.load_checkpoint(run / "checkpoint").step < 120
+    resumed = worker(run, 120, "--resume")
     _, errors = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, errors
     assert_same(network_of(run), network_of(whole_run))

@@ -107,7 +107,7 @@ def mi_command(
     task_set: Annotated[
         str | None,
         Option(
-            help="The set of tasks: 'benchmark', which nothing was tuned on, 'tuning' or 'unfamiliar'.",
+            help="The set of tasks: 'benchmark', which nothing was tuned on, 'tuning', 'unfamiliar' or 'mixtures'.",
             rich_help_panel=BENCHMARK,
             show_default="benchmark",
         ),

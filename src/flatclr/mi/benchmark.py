@@ -24,10 +24,11 @@ from flatclr.mi.fit import FAST
 from flatclr.mi.methods import METHODS
 from flatclr.runs import machine
 
-TASK_SETS = {
+TASK_SETS: dict[str, Callable[[], dict[str, tasks.Task]]] = {
     "benchmark": tasks.benchmark_tasks,
     "tuning": tasks.tuning_tasks,
     "unfamiliar": tasks.unfamiliar_tasks,
+    "mixtures": tasks.mixture_tasks,
 }
 LINES, TABLE, PICTURE = "mi_benchmark.jsonl", "mi_benchmark.md", "mi_benchmark.png"
 

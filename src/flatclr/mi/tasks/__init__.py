@@ -23,6 +23,7 @@ from flatclr.mi.tasks.maps import (
     swiss_roll,
     wiggly,
 )
+from flatclr.mi.tasks.mixtures import concentric, galaxy, gaussian_mixture, inliers, letters, waves
 from flatclr.mi.tasks.noise import (
     additive_uniform,
     circular,
@@ -31,7 +32,7 @@ from flatclr.mi.tasks.noise import (
     sign_mixture,
     zero_inflated_poisson,
 )
-from flatclr.mi.tasks.sets import benchmark_tasks, tuning_tasks, unfamiliar_tasks
+from flatclr.mi.tasks.sets import benchmark_tasks, mixture_tasks, tuning_tasks, unfamiliar_tasks
 from flatclr.mi.tasks.task import Draw, Task, mapped
 
 __all__ = [
@@ -43,14 +44,20 @@ __all__ = [
     "benchmark_tasks",
     "bimodal",
     "circular",
+    "concentric",
     "discrete_uniform",
     "folded",
+    "galaxy",
     "gaussian",
     "gaussian_dense",
+    "gaussian_mixture",
     "gaussian_pairs",
     "gaussian_with_mi",
     "half_cube",
+    "inliers",
+    "letters",
     "mapped",
+    "mixture_tasks",
     "normal_cdf",
     "rotated",
     "sheared",
@@ -64,6 +71,7 @@ __all__ = [
     "tuning_tasks",
     "turned",
     "unfamiliar_tasks",
+    "waves",
     "wiggly",
     "zero_inflated_poisson",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from flatclr.mi.tasks.elliptical import gaussian_dense, gaussian_pairs, student
 from flatclr.mi.tasks.maps import (
@@ -17,6 +18,7 @@ from flatclr.mi.tasks.maps import (
     swiss_roll,
     wiggly,
 )
+from flatclr.mi.tasks.mixtures import concentric, galaxy, inliers, letters, waves
 from flatclr.mi.tasks.noise import (
     additive_uniform,
     circular,
@@ -135,5 +137,48 @@ def benchmark_tasks() -> dict[str, Task]:
         spiral(normal_cdf(gaussian_pairs(3))),
         discrete_uniform(5),
         zero_inflated_poisson(0.15),
+    ]
+    return {task.name: task for task in tasks}
+
+
+@cache
+def mixture_tasks() -> dict[str, Task]:
+    """Mixtures and what stands beside them in the literature's second benchmark; nothing was tuned on them.
+
+    Returns:
+        Tasks by name; the literature draws 5,000 rows of each.
+
+    >>> len(mixture_tasks())
+    26
+
+    Reference: Czyż et al. 2023, the second task list of the package bmi.
+    """
+    tasks = [
+        additive_uniform(0.75),
+        asinh(student(1, 1, 1)),
+        sign_mixture(1),
+        letters(),
+        swiss_roll(),
+        waves(),
+        galaxy(),
+        concentric(3, 5),
+        concentric(5, 5),
+        concentric(3, 10),
+        concentric(5, 10),
+        concentric(25, 5),
+        gaussian_dense(5),
+        gaussian_dense(25),
+        gaussian_dense(50),
+        gaussian_pairs(5),
+        gaussian_pairs(25),
+        inliers(5, 0.2),
+        inliers(25, 0.2),
+        inliers(5, 0.5),
+        inliers(25, 0.5),
+        asinh(student(2, 2, 1)),
+        asinh(student(3, 3, 2)),
+        asinh(student(5, 5, 2)),
+        spiral(gaussian_pairs(3)),
+        spiral(gaussian_pairs(5)),
     ]
     return {task.name: task for task in tasks}
