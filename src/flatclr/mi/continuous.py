@@ -2,10 +2,10 @@
 
 1. Copula families (Gaussian, Student, Gaussian after undoing spirals) are fitted to the training rows and compared by
    the InfoNCE bound their log ratio reaches on the validation rows. A richer family must win clearly.
-2. Neighbours in up to ten columns, and beyond four a residual network trained on top of the family, tell whether the
-   family misses anything; near the ceiling of bounds, where neither could, learned densities do.
-3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is the learned densities',
-   unless neighbours or the critic's bound see clearly more.
+2. Moments of pairs of columns, neighbours in up to ten columns, and beyond four a residual network trained on top of
+   the family, tell whether the family misses anything; near the ceiling of bounds, where none could, densities do.
+3. If nothing is missed, the family's plug-in value of all rows is the answer. Otherwise it is that of neighbours in the
+   few directions that correlate, or of learned densities, unless neighbours or the critic's bound see clearly more.
 
 No choice looks at the evaluation rows. The lower bound that is certified is read from them alone.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flatclr.mi.arrays import Array, Integers
+from flatclr.mi.canonical import CanonicalColumns, correlating_pairs
 from flatclr.mi.copula import FAMILIES, Copula, refitted
 from flatclr.mi.critics import anchored
 from flatclr.mi.entropies import learn_entropies
@@ -109,13 +110,15 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     near = _look_near(x, y, split, options) if width <= NEIGHBOUR_COLUMNS else None
     more = near is not None and near.sees_more_than(claim, validation.standard_error, _VERY_CLEAR)
     hidden = claim > validation.ceiling_nats - _HIDDEN
-    if few and not (refuted or more or hidden):
+    seen = _seen(split)
+    misfit = not copula.fits(x[seen], y[seen])
+    if few and not (refuted or more or hidden or misfit):
         return _plugged_in(family, copula, x, y, split, f"{reached} and neighbours see no more.", near)
 
     budget.tell("critic", None if near is None else near.nats)
     bound = _learn_bound(copula, x, y, split, options)
     suffices = not (refuted or more or _clearly_above(bound.validation, validation, _LEAST_GAIN))
-    if suffices and not hidden:
+    if suffices and not (hidden or misfit):
         told = f"{reached} and a residual network adds nothing."
         return _plugged_in(
             family, copula, x, y, split, told, _look_by_critic(family, bound, split=split, options=options)
@@ -126,14 +129,22 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     critic = _look_by_critic(family, bound, split=split, options=options)
     budget.tell("densities", critic.nats)
     learned = look_by_densities(x, y, split, options)
-    # in few columns neighbours are hard to beat; what was not learned to its end stands back
-    order = (near, learned, critic) if few else (critic, near, learned) if budget.ended else (learned, near, critic)
+    narrow = None if few else _look_narrow(family, copula, x, y, split, options)
+    # neighbours in few columns are hard to beat; what was not learned to its end stands back
+    order = (
+        (near, learned, critic)
+        if few
+        else (narrow, critic, near, learned)
+        if budget.ended
+        else (narrow, learned, near, critic)
+    )
     looks = [look for look in order if look is not None]
     best = _clearest(looks)
     by_cap = hidden and best is critic and claim > critic.nats  # what a ceiling limits is no estimate
-    if by_cap or (suffices and not (best is learned and best.sees_more_than(claim, validation.standard_error))):
-        reason = f"{reached}, which the logarithm of its rows limits; {_listed(looks)}."
-        return _plugged_in(family, copula, x, y, split, reason, learned or critic)
+    beats = best.nats > claim if misfit else best is learned and best.sees_more_than(claim, validation.standard_error)
+    if by_cap or (suffices and not beats):
+        limit = ", which the logarithm of its rows limits" if hidden else ""
+        return _plugged_in(family, copula, x, y, split, f"{reached}{limit}; {_listed(looks)}.", learned or critic)
     return _answered_by(best, reached, looks, bound.outcome.certified_nats, near)
 
 
@@ -193,14 +204,40 @@ def _plugged_in(
     )
 
 
+def _seen(split: Split) -> Integers:
+    """The rows that choices look at."""
+    return np.concatenate([split.train, split.validation])
+
+
 def _look_near(x: Array, y: Array, split: Split, options: MethodOptions) -> _Near:
-    seen = np.concatenate([split.train, split.validation])  # no choice looks at the evaluation rows
+    seen = _seen(split)
     found, less_nats = _with_fourths(x[seen], y[seen], options)
 
     def finish() -> Outcome:
         return replace(_neighbours(x, y, options), method="ksg", again=lambda x, y: _neighbours(x, y, options))
 
     return _Near("neighbours", found.nats, found.standard_error, finish, less_nats)
+
+
+def _look_narrow(family: str, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> _Near | None:
+    """Neighbours in the few directions that correlate, on rows which those were not found on; None: there are none."""
+    pairs = correlating_pairs(copula)
+    if not pairs:
+        return None
+    narrowed = CanonicalColumns.of(copula, pairs)
+    found, less_nats = _with_fourths(*narrowed(x[split.validation], y[split.validation]), options)
+    unseen = np.concatenate([split.validation, split.evaluation])
+
+    def again(x: Array, y: Array) -> Outcome:
+        own = CanonicalColumns.of(FAMILIES[family](x[split.train], y[split.train]), pairs)
+        found = _neighbours(*own(x[unseen], y[unseen]), options)
+        lost = _MISFIT * max(found.nats, 0.0)  # what other directions may hold
+        return replace(found, second_order=math.hypot(found.second_order, lost))
+
+    def finish() -> Outcome:
+        return replace(again(x, y), method="ksg of canonical columns", again=again)
+
+    return _Near("neighbours in canonical columns", found.nats, found.standard_error, finish, less_nats)
 
 
 def _neighbours(x: Array, y: Array, options: MethodOptions) -> Outcome:
