@@ -59,8 +59,7 @@ def gaussian_nats(covariance: Array, dim_x: int) -> float:
 
 def canonical_correlations(covariance: Array, dim_x: int) -> Array:
     """Descending."""
-    rho: Array = np.linalg.svd(whitened_cross(covariance, dim_x)[2], compute_uv=False)
-    return rho
+    return np.linalg.svd(whitened_cross(covariance, dim_x)[2], compute_uv=False).astype(np.float64)
 
 
 def whitened_cross(covariance: Array, dim_x: int) -> tuple[Array, Array, Array]:
