@@ -72,11 +72,11 @@ def pairs_of(images: Array) -> dict[str, tuple[Array, Array]]:
 
 
 @contextmanager
-def patience(seconds: int) -> Iterator[None]:
+def patience(seconds: float) -> Iterator[None]:
     """TimeoutError after so many seconds of work: some methods look at no clock."""
 
     def stop(number: int, frame: object) -> None:
-        raise TimeoutError(f"no answer within {seconds} s.")
+        raise TimeoutError(f"no answer within {seconds:g} s.")
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
