@@ -50,7 +50,8 @@ def images_of(name: str, data: Path, count: int) -> Array:
         raw = np.fromfile(data / "cifar-10-batches-bin" / "data_batch_1.bin", np.uint8, count * 3073)
         pixels = raw.reshape(count, 3073)[:, 1:].reshape(count, 3, 32, 32).mean(1) / 255
     n, height, width = pixels.shape
-    return pixels.reshape(n, height // 2, 2, width // 2, 2).mean((2, 4))
+    averaged: Array = pixels.reshape(n, height // 2, 2, width // 2, 2).mean((2, 4))
+    return averaged
 
 
 def flat(images: Array) -> Array:

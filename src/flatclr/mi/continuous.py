@@ -285,8 +285,8 @@ def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading
     best, copula = "gaussian", FAMILIES["gaussian"](x[split.train], y[split.train])
     for name, rows in (("student", seen), ("spiral", split.validation)):
         other = FAMILIES[name](x[split.train], y[split.train])
-        readings = (family_bound(each, x, y, rows) for each in (other, copula))
-        if _clearly_above(*readings, _LEAST_GAIN / 2, trim=_OUTLIERS):
+        richer, simpler = (family_bound(each, x, y, rows) for each in (other, copula))
+        if _clearly_above(richer, simpler, _LEAST_GAIN / 2, trim=_OUTLIERS):
             best, copula = name, other
     return best, copula, family_bound(copula, x, y, split.validation)
 
