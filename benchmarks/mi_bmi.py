@@ -167,14 +167,14 @@ def draws(method: str) -> Iterator[mi_draws.Draw]:
 
 def summary(rows: list[dict[str, Any]]) -> str:
     methods = list(dict.fromkeys(row["cell"].split("; ")[1] for row in rows))
-    table, errors = [], {method: [] for method in methods}
+    table, errors = [], {method: list[float]() for method in methods}
     for name, task in all_tasks().items():
         line = {"task": name, "columns": f"{task.dim_x} + {task.dim_y}", "true": f"{task.mi_nats:.3f}"}
         for method in methods:
             part = [row for row in rows if row["cell"] == f"{name}; {method}"]
             line[method] = _shown(part, with_error=method == "auto")
             if part:
-                errors[method].append(np.mean([abs(row["nats"] - row["true_nats"]) for row in part]))
+                errors[method].append(float(np.mean([abs(row["nats"] - row["true_nats"]) for row in part])))
             if method == "auto":
                 line["by"] = ", ".join(dict.fromkeys(row["method"] for row in part))
                 line["draws"] = str(len(part))

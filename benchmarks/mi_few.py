@@ -40,7 +40,8 @@ def latent_covariance(dim: int, pairs: int, *, common: float, strength: float, o
     across = np.kron([[0.0, 1.0], [1.0, 0.0]], np.diag(np.arange(dim) < pairs) * strength**2)
     sides = np.kron(np.eye(2), np.full((dim, dim), own**2))
     noise = 1 + np.tile(np.where(np.arange(dim) < pairs, strength**2, rest**2), 2)
-    return common**2 + sides + across + np.diag(noise)
+    covariance: tasks.Array = common**2 + sides + across + np.diag(noise)
+    return covariance
 
 
 def correlation_of(covariance: tasks.Array) -> tasks.Array:

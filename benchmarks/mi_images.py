@@ -3,7 +3,7 @@
     python -m benchmarks.mi_images --data DIR --seconds 1800    goes on where it stopped; results/mi_images/README.md
 
 DIR holds `mnist.npz` (array `train_images`) and `cifar-10-batches-bin/`. Images are 2 x 2 pixels averaged, CIFAR-10 in
-grey: 14 x 14 and 16 x 16 columns. x is an image, y its upper half, 2,000 rows each. Then
+grey: 14 x 14 and 16 x 16 columns. x is an image, y its upper half, 1,000 rows each. Then
 
     independence      y of another image: 0
     masking           y is the upper fourth: no more than the upper half tells
@@ -35,7 +35,7 @@ from flatclr.mi import FitSettings, estimate, tasks
 from flatclr.mi.methods import METHODS
 from flatclr.runs import machine
 
-ROWS, SETTINGS, BUDGET_SECONDS, PATIENCE_SECONDS = 2_000, FitSettings(steps=300, hidden=64), 20.0, 60
+ROWS, SETTINGS, BUDGET_SECONDS, PATIENCE_SECONDS = 1_000, FitSettings(steps=200, hidden=64), 10.0, 20
 FOLDER = record.RESULTS / "mi_images"
 PARTS = ("value", "independence", "masking", "data processing", "additivity")
 Array = tasks.Array
@@ -50,7 +50,8 @@ def images_of(name: str, data: Path, count: int) -> Array:
         raw = np.fromfile(data / "cifar-10-batches-bin" / "data_batch_1.bin", np.uint8, count * 3073)
         pixels = raw.reshape(count, 3073)[:, 1:].reshape(count, 3, 32, 32).mean(1) / 255
     n, height, width = pixels.shape
-    return pixels.reshape(n, height // 2, 2, width // 2, 2).mean((2, 4))
+    averaged: Array = pixels.reshape(n, height // 2, 2, width // 2, 2).mean((2, 4))
+    return averaged
 
 
 def flat(images: Array) -> Array:
@@ -72,11 +73,11 @@ def pairs_of(images: Array) -> dict[str, tuple[Array, Array]]:
 
 
 @contextmanager
-def patience(seconds: int) -> Iterator[None]:
+def patience(seconds: float) -> Iterator[None]:
     """TimeoutError after so many seconds of work: some methods look at no clock."""
 
     def stop(number: int, frame: object) -> None:
-        raise TimeoutError(f"no answer within {seconds} s.")
+        raise TimeoutError(f"no answer within {seconds:g} s.")
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
