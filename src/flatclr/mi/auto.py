@@ -18,7 +18,8 @@ from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.columns import dithered
 from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual, look_by_densities
 from flatclr.mi.copula import fit_gaussian
-from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
+from flatclr.mi.learning_curve import LearningCurve, quarters
+from flatclr.mi.levels import ROWS_PER_PLACE, Tied, dither_rng, run_levels, sort_columns
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading
 from flatclr.mi.splits import Split, splits
@@ -118,7 +119,22 @@ def _described(columns: Tied) -> str:
 
 
 def _same_levels(x: Array, y: Array, reason: str, options: MethodOptions) -> Outcome:
-    return _answer(lambda x, y: run_levels(x, y, options), x, y, "mixed_ksg", reason)
+    return _answer(lambda x, y: _with_curve(run_levels(x, y, options), x, y, options), x, y, "mixed_ksg", reason)
+
+
+def _with_curve(found: Outcome, x: Array, y: Array, options: MethodOptions) -> Outcome:
+    """Carried on by the learning curve, with its error, where neighbours were sought: they see more in more rows.
+
+    Not where a fourth of the rows would have too few in a place to be read alike. Counts are corrected already.
+    """
+    columns, parts = sort_columns(x, y), quarters(len(x), options.seed)
+    sought = bool(columns.ordered or columns.continuous)
+    if not (sought and parts and columns.places * ROWS_PER_PLACE <= len(parts[-1])):
+        return found
+    less_nats = float(np.mean([run_levels(x[part], y[part], options).nats for part in parts]))
+    rise = LearningCurve(found.nats, found.nats - less_nats)
+    error = math.hypot(found.second_order, rise.systematic_error)
+    return replace(found, nats=found.nats + rise.carried_on_nats, second_order=error)
 
 
 def _margin(neighbours: Outcome, reading: Outcome | Reading) -> float:
