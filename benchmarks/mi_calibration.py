@@ -2,9 +2,10 @@
 
     python -m benchmarks.mi_calibration --seconds 3600    for an hour, then results/mi_calibration/README.md
 
-Families: Gaussian pairs and Student, which the default has by name, and sheared Gaussian pairs and a mixture of signs
-beside columns of noise, which it does not. Rows are 200, 2,000 and 20,000; the columns of a variable go round through
-1, 5 and 20. Draws of all cells come in turns, so that a bench which was stopped has about as many of each.
+Families: Gaussian pairs and Student, which the default has by name, and two that it does not: bent ones (sheared
+Gaussian pairs; in one column, where there is nothing to shear, noise around a circle) and a mixture of signs beside
+columns of noise. Rows are 200, 2,000 and 20,000; the columns of a variable go round through 1, 5 and 20. Draws of all
+cells come in turns, so that a bench which was stopped has about as many of each.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def signs_beside_noise(dim: int) -> tasks.Task:
 FAMILIES = {
     "gaussian": lambda dim: tasks.gaussian_pairs(dim, pairs=min(dim, 2)),
     "student": lambda dim: tasks.student(dim, dim, 3),
-    "sheared": lambda dim: tasks.sheared(tasks.gaussian_pairs(dim, pairs=min(dim, 2))),
+    "bent": lambda dim: tasks.circular(1) if dim == 1 else tasks.sheared(tasks.gaussian_pairs(dim)),
     "signs": signs_beside_noise,
 }
 

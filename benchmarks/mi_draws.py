@@ -26,6 +26,7 @@ class Draw:
     rows: int
     seed: int
     budget_seconds: float
+    method: str = "auto"  # another belongs into the cell's name
 
     @property
     def key(self) -> tuple[str, int, float]:
@@ -53,7 +54,7 @@ def run(draw: Draw) -> dict[str, Any]:
     """The estimate beside the truth."""
     x, y = draw.task.sample(draw.rows, draw.seed)
     start = time.process_time()
-    result = estimate(x, y, seed=draw.seed, budget_seconds=draw.budget_seconds).to_dict()
+    result = estimate(x, y, draw.method, seed=draw.seed, budget_seconds=draw.budget_seconds).to_dict()
     kept = ("nats", "standard_error", "lower_nats", "kind", "method", "runner_up", "steps", "more_time", "warnings")
     return {
         "cell": draw.cell,

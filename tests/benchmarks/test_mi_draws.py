@@ -1,11 +1,13 @@
 """Benches of mutual information: their tasks share what they say, and draws accumulate."""
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import mi_calibration, mi_draws, mi_mutinfo
+from benchmarks import mi_bmi, mi_calibration, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
 from flatclr.files import read_json_lines
 from flatclr.mi import estimate, tasks
 
@@ -56,3 +58,67 @@ def test_an_estimate_without_an_error_covers():
     assert not mi_calibration.covers({**row, "standard_error": 0.1})
     centre, half = mi_calibration.wilson(57, 60)
     assert centre - half == pytest.approx(0.863, abs=0.001)
+
+
+def test_no_cell_of_a_bent_family_is_a_gaussian_in_disguise():
+    for dim in (1, 5, 20):
+        task = mi_calibration.task_of("bent", dim)
+        assert (task.dim_x, task.dim_y) == (dim, dim)
+        seen = estimate(*task.sample(4_000, seed=0), "gaussian").nats
+        assert seen < 0.9 * task.mi_nats
+
+
+def test_few_rows_are_drawn_as_published():
+    drawn = [next(mi_few.draws())]
+    grid = {draw.rows for draw, _ in zip(mi_few.draws(), range(13 * 18), strict=False)}
+    assert len(grid) == 18
+    assert (min(grid), max(grid)) == (61, 500)
+    assert drawn[0].task.sample(drawn[0].rows, 0)[0].shape[1] == drawn[0].task.dim_x
+    covariance = mi_few.latent_covariance(3, 2, common=0, strength=2.0, own=0, rest=2.0)
+    correlation = mi_few.correlation_of(covariance)
+    assert correlation[0, 3] == pytest.approx(0.8)
+    assert correlation[2, 5] == 0
+    assert tasks.gaussian(correlation, 3).mi_nats == pytest.approx(tasks.gaussian_pairs(3, correlation=0.8).mi_nats)
+    full = mi_few.latent_covariance(2, 1, common=1.0, strength=2.0, own=3.0, rest=0.5)
+    assert full[0].tolist() == [1 + 9 + 4 + 1, 1 + 9, 1 + 4, 1]
+
+
+def test_the_information_of_a_mixture_is_that_of_its_law():
+    rho = 0.9
+    signs = np.array([[[1, rho], [rho, 1]], [[1, -rho], [-rho, 1]]])
+    assert mi_bmi.Mixture(np.zeros((2, 2)), signs, 1).mi_nats == pytest.approx(tasks.sign_mixture(1).mi_nats, abs=0.005)
+    apart = mi_bmi.Mixture(np.array([[0.0, 0.0], [99.0, 99.0]]), np.tile(np.eye(2), (2, 1, 1)), 1)
+    assert apart.mi_nats == pytest.approx(math.log(2), abs=1e-6)
+    x, y = mi_bmi.galaxy().sample(500, seed=0)
+    assert (x.shape, y.shape) == ((500, 2), (500, 1))
+
+
+def test_parts_of_images_have_the_relations_they_are_for():
+    images = np.random.default_rng(0).uniform(size=(2 * mi_images.ROWS, 8, 8))
+    pairs = mi_images.pairs_of(images)
+    x, y = pairs["value"]
+    assert set(pairs) == set(mi_images.PARTS)
+    np.testing.assert_array_equal(x[:, :32], y)
+    np.testing.assert_array_equal(pairs["masking"][1], y[:, :16])
+    processed = pairs["data processing"][1]
+    np.testing.assert_allclose(processed[:, 32:40], y[:, 8:16] - y[:, :8])
+    both_x, both_y = pairs["additivity"]
+    np.testing.assert_array_equal(both_y[:, 32:], pairs["independence"][1])
+    assert both_x.shape[1] == 2 * x.shape[1]
+
+
+def test_a_method_that_looks_at_no_clock_is_given_up():
+    def forever() -> None:
+        with mi_images.patience(0.05):
+            while True:
+                pass
+
+    with pytest.raises(TimeoutError, match="no answer"):
+        forever()
+
+
+def test_information_where_there_is_none_is_counted():
+    row = {"nats": 0.25, "standard_error": 0.1}
+    assert mi_independence.above(row, 2)
+    assert not mi_independence.above(row, 3)
+    assert not mi_independence.above({**row, "standard_error": None}, 2)

@@ -20,7 +20,7 @@ FOLDED_NORMAL_NATS = _folded_normal_nats(0.3)
 KINDS = {
     "normal": (tasks.gaussian_pairs(1, pairs=1, correlation=0.75), "gaussian"),
     "additive": (tasks.additive_uniform(0.1), "ksg"),
-    "swiss_roll": (tasks.swiss_roll(), "spiral"),  # a roll is a spiral of its radius
+    "swiss_roll": (tasks.swiss_roll(), "ksg"),  # a roll is a spiral of its radius
     "student": (tasks.student(2, 2, 1), "student"),
     "sparse": (tasks.normal_cdf(tasks.gaussian_pairs(6)), "gaussian"),
     "spiral": (tasks.spiral(tasks.gaussian_pairs(3)), "spiral"),

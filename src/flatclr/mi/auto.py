@@ -3,7 +3,7 @@
 Continuous columns are read by `choose_continuous`, rounded ones too after dithering. With discrete ones, rows are
 counted where they meet in few places, and in few dimensions neighbours are sought among rows of the same levels;
 elsewhere a classifier of the discrete variable answers, or else the anchored critic: both are lower bounds whatever the
-columns are.
+columns are. Where densities of the dithered columns see clearly more than the critic, they answer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 from flatclr.mi.arrays import Array
 from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.columns import dithered
-from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual
+from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual, look_by_densities
 from flatclr.mi.copula import fit_gaussian
-from flatclr.mi.levels import Tied, dither_rng, run_levels, sort_columns
+from flatclr.mi.learning_curve import LearningCurve, quarters
+from flatclr.mi.levels import ROWS_PER_PLACE, Tied, dither_rng, run_levels, sort_columns
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading
 from flatclr.mi.splits import Split, splits
@@ -56,15 +57,19 @@ def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Me
         if levels.nats - near.nats > _margin(levels, near):
             told = f"neighbours see {near.nats:.3f} nats if rounded, but {_described(columns)} {levels.nats:.3f}."
             return replace(_same_levels(x, y, told, options), runner_up=f"neighbours {near.nats:.3f}")
-    found = choose_continuous(spread_x, spread_y, split, options)
-    again = found.again
-    assert again is not None
+    found = _dithered_again(choose_continuous(spread_x, spread_y, split, options), rng)
     return replace(
         found,
         warnings=(*found.warnings, *columns.warnings),
         reason=f"rounded columns were given further digits at random: {found.reason}",
-        again=lambda x, y: again(dithered(x, rng), dithered(y, rng)),
     )
+
+
+def _dithered_again(found: Outcome, rng: np.random.Generator) -> Outcome:
+    """Run on other variables, it dithers those too."""
+    again = found.again
+    assert again is not None
+    return replace(found, again=lambda x, y: again(dithered(x, rng), dithered(y, rng)))
 
 
 def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: MethodOptions) -> Outcome:
@@ -94,6 +99,16 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
         if neighbours.nats - validation.nats > _margin(neighbours, validation):
             found = _same_levels(x, y, f"{reason}.", options)
             return replace(found, runner_up=f"{method} {validation.nats:.3f}", lower_nats=learned.certified_nats)
+    if method != "classifier":  # whose value the entropy of the labels limits; a critic's, the logarithm of its rows
+        rng = dither_rng(options.seed)
+        dense = look_by_densities(dithered(x, rng), dithered(y, rng), split, options)
+        if dense is not None and dense.sees_more_than(validation.nats, validation.standard_error):
+            return replace(
+                _dithered_again(dense.finish(), rng),
+                reason=f"{reason}, densities of the dithered columns see {dense.nats:.3f}.",
+                runner_up=f"{method} {validation.nats:.3f}",
+                lower_nats=learned.certified_nats,
+            )
     return replace(learned, method=method, reason=f"{reason}.", again=lambda x, y: learn(x, y)[0], runner_up=runner_up)
 
 
@@ -104,7 +119,22 @@ def _described(columns: Tied) -> str:
 
 
 def _same_levels(x: Array, y: Array, reason: str, options: MethodOptions) -> Outcome:
-    return _answer(lambda x, y: run_levels(x, y, options), x, y, "mixed_ksg", reason)
+    return _answer(lambda x, y: _with_curve(run_levels(x, y, options), x, y, options), x, y, "mixed_ksg", reason)
+
+
+def _with_curve(found: Outcome, x: Array, y: Array, options: MethodOptions) -> Outcome:
+    """Carried on by the learning curve, with its error, where neighbours were sought: they see more in more rows.
+
+    Not where a fourth of the rows would have too few in a place to be read alike. Counts are corrected already.
+    """
+    columns, parts = sort_columns(x, y), quarters(len(x), options.seed)
+    sought = bool(columns.ordered or columns.continuous)
+    if not (sought and parts and columns.places * ROWS_PER_PLACE <= len(parts[-1])):
+        return found
+    less_nats = float(np.mean([run_levels(x[part], y[part], options).nats for part in parts]))
+    rise = LearningCurve(found.nats, found.nats - less_nats)
+    error = math.hypot(found.second_order, rise.systematic_error)
+    return replace(found, nats=found.nats + rise.carried_on_nats, second_order=error)
 
 
 def _margin(neighbours: Outcome, reading: Outcome | Reading) -> float:

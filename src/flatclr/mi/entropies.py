@@ -15,18 +15,17 @@ from flatclr.mi.arrays import Array, Integers
 from flatclr.mi.autoregressive import Density, MixtureNetwork, Regression
 from flatclr.mi.fit import Curve, fit
 from flatclr.mi.held_out import cross_fitted, seeded
+from flatclr.mi.learning_curve import LearningCurve, first_quarter
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.margins import RankNormal
 from flatclr.mi.outcome import MethodOptions, Outcome, Reading, outcome_of
 from flatclr.mi.splits import Split
 
-_THINNED = 4
 _FEWEST_ROWS = 120  # to train on, below which a fourth of them teaches nothing
 _LEARNING_CURVE = "see how densities gain from rows"
 _UNMEASURED = (
-    "how learned densities gain from more rows was not measured; the value may be low and its error too small."
+    "how learned densities gain from more rows was not measured; the value may be low, so its error is a tenth."
 )
-_LARGEST_SHARE = 0.25  # of the value, by which it is carried on at most
 _MISFIT = 0.02  # of the value: 9.7 to 9.8 are read of 10 nats where densities have edges
 _FASTER = 3.0  # than critics, by which densities learn best
 
@@ -41,24 +40,19 @@ class Entropies:
     gain_nats: float | None  # on validation rows; None where it was not measured
 
     @property
-    def carried_on_nats(self) -> float:
-        """What is still to gain, if the distance from the truth falls like one over the root of the rows.
-
-        Then it halves with four times the rows, so that what is left is what they gained; but no more than a fourth of
-        the value, as a fourth of few rows may have taught nothing at all.
-        """
-        return min(max(self.gain_nats or 0.0, 0.0), _LARGEST_SHARE * max(self.validation.nats, 0.0))
+    def rise(self) -> LearningCurve:
+        return LearningCurve(self.validation.nats, self.gain_nats)
 
     @property
     def systematic_error(self) -> float:
-        """Half of what the last three fourths of the rows gained, and what mixtures miss with any number of rows."""
-        return math.hypot(max(self.gain_nats or 0.0, 0.0) / 2, _MISFIT * max(self.validation.nats, 0.0))
+        """That of the learning curve, and what mixtures miss with any number of rows."""
+        return math.hypot(self.rise.systematic_error, _MISFIT * max(self.validation.nats, 0.0))
 
     def outcome(self) -> Outcome:
         """The value carried on, with its systematic error."""
         told = () if self.gain_nats is not None else (_UNMEASURED,)
         found = outcome_of(self.evaluation, self.validation, self.curve, warnings=told)
-        nats = max(found.nats + self.carried_on_nats, 0.0)
+        nats = max(found.nats + self.rise.carried_on_nats, 0.0)
         return replace(found, nats=nats, second_order=self.systematic_error)
 
 
@@ -77,7 +71,7 @@ def learn_entropies(x: Array, y: Array, split: Split, options: MethodOptions) ->
     unmeasured = Entropies(evaluation, validation, curve, None)
     if len(split.train) < _FEWEST_ROWS or options.budget.over(leaves=_LEARNING_CURVE):
         return unmeasured
-    less, _, _ = _read(x, y, split.train[: len(split.train) // _THINNED], split, options)
+    less, _, _ = _read(x, y, first_quarter(split.train), split, options)
     if options.budget.ended:
         return unmeasured
     return replace(unmeasured, gain_nats=validation.nats - max(less.nats, 0.0))

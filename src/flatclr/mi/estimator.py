@@ -16,14 +16,13 @@ from flatclr.mi.columns import inspect
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
 from flatclr.mi.inputs import as_rows, require_same_rows
+from flatclr.mi.learning_curve import few_rows
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.methods import METHODS, REGISTRY, Method
 from flatclr.mi.noiseless import exact_relation
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, difference_error
 from flatclr.mi.result import MIEstimate
 
-_FEW_ROWS = 500
-_ROWS_PER_COLUMN = 20
 LARGEST_ROWS = 50_000
 BUDGET_SECONDS = 60.0
 FEWEST_ROWS_A_FOLD = 10
@@ -149,7 +148,7 @@ def _run(
     shared = exact_relation(x, y)
     if shared:
         warnings.append(f"x and y have {shared}; their information is infinite.")
-    if len(x) < max(_FEW_ROWS, _ROWS_PER_COLUMN * (x.shape[1] + y.shape[1])):
+    if few_rows(len(x), x.shape[1] + y.shape[1]):
         warnings.append(f"{len(x)} rows are few for {x.shape[1]} + {y.shape[1]} columns; expect a rough estimate.")
     if len(x) > LARGEST_ROWS and not asked.takes_all_rows:
         warnings.append(f"{LARGEST_ROWS} of {len(x)} rows were drawn: more cost much and tell little.")

@@ -15,7 +15,7 @@ from flatclr.mi.margins import RankNormal
 from flatclr.mi.outcome import MethodOptions, Outcome
 
 _ROWS_PER_LEVEL = 5
-_ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
+ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
 _FEWEST_ROWS = 2  # where nothing else can be meant: of one-hot codes, and of levels that determine each other
 _DITHER = 0xD17  # keeps the noise from repeating draws of a user who made the rows with the same seed
 
@@ -62,7 +62,7 @@ def sort_columns(x: Array, y: Array) -> Tied:
         finer = level_numbers(place * (numbers[i].max() + 1) + numbers[i])
         found = int(finer.max()) + 1
         both = any((j < x.shape[1]) != (i < x.shape[1]) for j in apart)
-        needed = _ROWS_PER_PLACE if both else _ROWS_PER_LEVEL
+        needed = ROWS_PER_PLACE if both else _ROWS_PER_LEVEL
         if found <= places + 1:  # as a column of a one-hot code splits off its own level only
             needed = _FEWEST_ROWS
         if found * needed <= len(x):

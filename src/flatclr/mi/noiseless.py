@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from flatclr.mi.arrays import Array, Integers
+from flatclr.mi.arrays import Array
 from flatclr.mi.columns import is_tied
 
 _SAME = 1e-10  # 1 - rho^2 of a canonical correlation that counts as 1: 11.5 nats of one pair
@@ -45,11 +45,6 @@ def keeps_rising(nats: float, thinned_nats: float, error: float) -> bool:
     (True, False)
     """
     return nats - thinned_nats - error > _RISING * math.log(_THINNED)
-
-
-def thinned(rows: int, seed: int) -> Integers | None:
-    """A fourth of the row numbers, None where that is too few to read from."""
-    return None if rows < _THINNED * 50 else np.random.default_rng([seed, rows]).permutation(rows)[: rows // _THINNED]
 
 
 def _untied(rows: Array) -> Array:

@@ -15,7 +15,7 @@ from flatclr.mi.fit import Curve, FitSettings
 
 Kind = Literal["lower", "upper", "neither"]
 _ONE_SIDED = 1.644854  # 95 % quantile of the normal distribution
-_INTERACTION = 1.3  # the spread of a difference of neighbour terms over that of independent rows
+INTERACTION = 1.3  # the spread of a difference of neighbour terms over that of independent rows
 ASKED = "asked for."  # the reason of a method that was not chosen by another
 
 
@@ -148,7 +148,7 @@ def difference_error(whole: Outcome, part: Outcome) -> float:
     remaining = max(whole.second_order**2 - part.second_order**2, 0.0)
     terms = len(whole.influence) == len(part.influence)  # none, or fewer, where a value is certain or rows are alone
     influence = whole.influence - part.influence if terms else whole.influence
-    inflated = influence * _INTERACTION if whole.rows_interact else influence
+    inflated = influence * INTERACTION if whole.rows_interact else influence
     return replace(whole, influence=inflated, second_order=math.sqrt(remaining)).standard_error
 
 
