@@ -1,13 +1,12 @@
 """Benches of mutual information: their tasks share what they say, and draws accumulate."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import mi_bmi, mi_calibration, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
+from benchmarks import mi_calibration, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
 from flatclr.files import read_json_lines
 from flatclr.mi import estimate, tasks
 
@@ -81,16 +80,6 @@ def test_few_rows_are_drawn_as_published():
     assert tasks.gaussian(correlation, 3).mi_nats == pytest.approx(tasks.gaussian_pairs(3, correlation=0.8).mi_nats)
     full = mi_few.latent_covariance(2, 1, common=1.0, strength=2.0, own=3.0, rest=0.5)
     assert full[0].tolist() == [1 + 9 + 4 + 1, 1 + 9, 1 + 4, 1]
-
-
-def test_the_information_of_a_mixture_is_that_of_its_law():
-    rho = 0.9
-    signs = np.array([[[1, rho], [rho, 1]], [[1, -rho], [-rho, 1]]])
-    assert mi_bmi.Mixture(np.zeros((2, 2)), signs, 1).mi_nats == pytest.approx(tasks.sign_mixture(1).mi_nats, abs=0.005)
-    apart = mi_bmi.Mixture(np.array([[0.0, 0.0], [99.0, 99.0]]), np.tile(np.eye(2), (2, 1, 1)), 1)
-    assert apart.mi_nats == pytest.approx(math.log(2), abs=1e-6)
-    x, y = mi_bmi.galaxy().sample(500, seed=0)
-    assert (x.shape, y.shape) == ((500, 2), (500, 1))
 
 
 def test_parts_of_images_have_the_relations_they_are_for():
