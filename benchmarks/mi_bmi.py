@@ -4,8 +4,8 @@
     python -m benchmarks.mi_bmi --method ksg                  another method beside it
 
 The 26 tasks of workflows/benchmark/v2/config.py with its 5,000 rows (Czyż et al. 2025, "Bend and Mix Models"), here
-`flatclr.mi.tasks.mixture_tasks()`. No family of the default was made for them, but the look at canonical columns was made
-after a first run had read the inlier tasks wrongly.
+`flatclr.mi.tasks.mixture_tasks()`. No family of the default was made for them, but the look at canonical columns was
+made after a first run had read the inlier tasks wrongly.
 """
 
 from __future__ import annotations
