@@ -34,6 +34,17 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
             os.close(descriptor)
 
 
+def require_place(target: str | Path) -> Path:
+    """The path of a file or folder to write, refused before any work where it would stand in a file."""
+    path = Path(target).expanduser()
+    if not str(target):
+        raise ValueError(f"a file or folder to write must be named, got {str(target)!r}; pass a path.")
+    above = next((folder for folder in path.absolute().parents if folder.exists()), None)
+    if above is not None and not above.is_dir():
+        raise NotADirectoryError(f"{path} must stand in a folder, got the file {above}; pass another path.")
+    return path
+
+
 class UncheckedWarning(UserWarning):
     """Something was written by a version that left no checksum or identity, so that damage could not be looked for."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatclr.checks import checked_device, require_count, require_number
-from flatclr.files import json_ready
+from flatclr.files import json_ready, require_place
 from flatclr.runs import RunDirectory, machine
 from flatclr.studies.entry import Progress
 from flatclr.studies.execution import Site, execute, threads_for
@@ -82,7 +82,7 @@ def sweep(
     require_count("jobs", jobs, advice="1 makes one run after another.")
     if minutes is not None:
         require_number("minutes", minutes, above=0)
-    home, chosen = Path(out), str(checked_device(device))
+    home, chosen = require_place(out), str(checked_device(device))
     if home.exists() and not home.is_dir():
         raise ValueError(f"out must be a folder, got the file {home}; name another.")
     planned = plan(base, grid)

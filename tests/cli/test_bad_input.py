@@ -74,10 +74,32 @@ def test_a_bad_argument_is_one_line(arguments: tuple[str, ...], message: str, re
     assert message in refused(*arguments)
 
 
-def test_an_export_into_a_file_is_refused_at_once(refused: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("export", "x", "--onnx", "notes.txt/o.onnx"),
+        ("export", "x", "--folder", "notes.txt/o"),
+        ("embed", "x", "--out", "notes.txt/e.npz"),
+        ("neighbours", "x", "--outliers", "--out", "notes.txt/n.png"),
+        ("finetune", "x", "--out", "notes.txt/f"),
+        ("eval", "x", "--out", "notes.txt/e"),
+        ("sweep", "--set", "steps=1", "--out", "notes.txt/s"),
+        ("study", "cost", "--out", "notes.txt/s"),
+        ("train", "--out", "notes.txt/r"),
+        ("mi", "--benchmark", "--out", "notes.txt/b"),
+    ],
+    ids=lambda asked: " ".join(asked[:1] + asked[-2:-1]),
+)
+def test_what_would_stand_in_a_file_is_refused_before_any_work(
+    asked: tuple[str, ...], refused: Run, tmp_path: Path
+) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    for kind in ("--onnx", "--folder"):
-        assert "must stand in a folder, got the file" in refused("export", "x", kind, "notes.txt/o.onnx")
+    assert "must stand in a folder, got the file" in refused(*asked)
+
+
+def test_a_sweep_that_cannot_be_ranked_so_is_refused_before_any_run(refused: Run) -> None:
+    for by in ("", "apples"):
+        assert f"--by must be a number that runs have, got {by!r}" in refused("sweep", "--set", "steps=1", "--by", by)
 
 
 def claims_much(path: Path) -> None:
@@ -172,6 +194,11 @@ def test_settings_that_name_one_part_many_times_over_are_refused_in_one_line(ref
             assert "config.yaml must hold named settings, got a damaged file" in refused(*command)
         value = "{" + text.replace("\n", ", ") + "}"
         assert "--set views must have a YAML value" in refused("train", "--set", f"views={value}")
+
+
+def test_a_page_that_would_stand_in_a_file_is_refused(refused: Run, run: Path) -> None:
+    (run.parent / "notes.txt").write_text("mine")
+    assert "must stand in a folder, got the file" in refused("report", "run", "run", "--out", "notes.txt/r.html")
 
 
 def test_a_pickle_in_a_checkpoint_is_refused_in_one_line(refused: Run, run: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import flatclr
-from flatclr.diagnostics import alignment
+from flatclr.diagnostics import alignment, effective_rank
 
 Z = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
 OBJECTIVES: dict[str, Callable[[], flatclr.Objective]] = {
@@ -41,9 +41,11 @@ def test_transforms_of_functions_are_refused_in_our_words(name: str) -> None:
             transform()
 
 
-def test_gauges_on_the_sphere_refuse_transforms_too() -> None:
-    with pytest.raises(RuntimeError, match=r"must be called outside torch\.func and vmap"):
-        torch.vmap(alignment)(torch.stack([Z, Z]), torch.stack([Z, Z]))
+def test_gauges_refuse_transforms_too() -> None:
+    both = torch.stack([Z, Z])
+    for gauge in (lambda: torch.vmap(alignment)(both, both), lambda: torch.vmap(effective_rank)(both)):
+        with pytest.raises(RuntimeError, match=r"must be called outside torch\.func and vmap"):
+            gauge()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -72,8 +74,11 @@ def test_sparse_tensors_are_refused(given: str) -> None:
     dense = {"z_a": Z, "negatives": Z, "hard_negatives": torch.ones(8, 2, 4), "labels": torch.arange(8)}[given]
     views = (dense.to_sparse(), Z) if given == "z_a" else (Z, Z)
     more = {} if given == "z_a" else {given: dense.to_sparse()}
-    with pytest.raises(TypeError, match=rf"{given} must be a dense tensor, got torch.sparse_coo; call .to_dense\(\)"):
-        flatclr.InfoNCE()(*views, **more)
+    for objective in (flatclr.InfoNCE(), flatclr.Matryoshka(flatclr.InfoNCE(), dims=(2, 4))):
+        with pytest.raises(
+            TypeError, match=rf"{given} must be a dense tensor, got torch.sparse_coo; call .to_dense\(\)"
+        ):
+            objective(*views, **more)
 
 
 def test_tensors_without_values_are_refused() -> None:

@@ -7,8 +7,9 @@ import pytest
 from flatclr.mi.fit import FitSettings
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"steps": -1}, "steps must be a finite number > -1, got -1"),
-    ({"steps": "x"}, "steps must be a finite number > -1, got 'x'"),
+    ({"steps": -1}, "steps must be a whole number >= 0, got -1"),
+    ({"steps": "x"}, "steps must be a whole number >= 0, got 'x'"),
+    ({"steps": 1.5}, "steps must be a whole number >= 0, got 1.5"),
     ({"hidden": -1}, "hidden must be a whole number >= 1"),
     ({"check_every": 0}, "check_every must be a whole number >= 1"),
     ({"patience": -1}, "patience must be a finite number > -1"),

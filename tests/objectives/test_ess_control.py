@@ -436,6 +436,15 @@ def test_solving_never_waits_for_the_device(route: str) -> None:
         flatclr.FlatNCE(EssControl(per_anchor=True), route=route)(z_a, z_b).backward()
 
 
+@pytest.mark.parametrize("name", ["_noted_ess", "_noted_calls", "_stride", "_run"])
+def test_a_state_with_a_nan_in_what_a_step_reads_is_refused(name: str) -> None:
+    control = EssControl(0.3)
+    with pytest.raises(
+        ValueError, match=f"the state of EssControl must have a finite {name}, got nan; load an earlier"
+    ):
+        control.load_state_dict({**control.state_dict(), name: torch.tensor(math.nan)})
+
+
 @pytest.mark.parametrize("name", ["inverse_temperature", "target_ess"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
 def test_a_state_that_no_step_could_mend_is_refused_and_changes_nothing(name: str, value: float) -> None:

@@ -14,6 +14,7 @@ from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.protocols import PROTOCOLS
 from flatclr.evaluation.request import EvaluationRequest as Defaults
 from flatclr.evaluation.results import RESULTS, Evaluation, Row
+from flatclr.files import require_place
 from flatclr.models.network import Normalisation
 
 Option = typer.Option
@@ -130,7 +131,7 @@ def eval_command(
     """Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights."""
     from flatclr.cli.eval_display import EvaluationDisplay
 
-    folder = Path(out) if out is not None else _home(encoder) / "evaluation"
+    folder = require_place(out) if out is not None else _home(encoder) / "evaluation"
     with EvaluationDisplay(quiet=as_json or quiet) as display:
         found = evaluate(
             encoder,

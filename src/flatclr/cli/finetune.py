@@ -13,6 +13,7 @@ from flatclr.cli.eval_display import EvaluationDisplay
 from flatclr.cli.options import DATA, OUTPUT
 from flatclr.evaluation.classifier import FinetunedClassifier, finetune
 from flatclr.evaluation.classifier import FinetuneRequest as Defaults
+from flatclr.files import require_place
 
 Option = typer.Option
 OPTIMISATION = "Optimisation"
@@ -61,7 +62,7 @@ def finetune_command(
     The accuracy is that on held-out images, with its 95 % interval. flatclr.evaluation.load_classifier reads what is
     written.
     """
-    folder = Path(out) if out is not None else _home(encoder) / "finetuned"
+    folder = require_place(out) if out is not None else _home(encoder) / "finetuned"
     if folder.is_file():
         raise ValueError(f"--out must be a folder, got the file {folder}; name another.")
     with EvaluationDisplay(quiet=as_json or quiet) as display:

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_count, require_number
 from flatclr.cli.options import BENCHMARK, DATA, ESTIMATE, OUTPUT
+from flatclr.files import require_place
 from flatclr.heartbeat import Heartbeat
 from flatclr.mi import CRITICS, FAST, METHODS, Consistency, MIEstimate, Progress, check, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
@@ -172,7 +173,7 @@ def mi_command(
             fast=fast,
             names=_names(tasks or ""),
         )
-        _run_benchmark(wanted, Path(out or "results"), workers, as_json)
+        _run_benchmark(wanted, require_place(out or "results"), workers, as_json)
         return
     _refuse_given({f"--{name}": value for name, value in of_benchmark.items()}, "go with --benchmark")
     if data is None:

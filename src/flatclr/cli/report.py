@@ -11,6 +11,7 @@ import typer
 
 from flatclr.cli.eval_display import EvaluationDisplay
 from flatclr.cli.options import OUTPUT, quiet_option
+from flatclr.files import require_place
 from flatclr.report.page import write_comparison, write_report
 from flatclr.report.pictures import refresh_pictures
 from flatclr.report.reading import find_runs
@@ -69,6 +70,8 @@ def report_command(
 
 def _several(given: list[Path], out: Path | None, by: str | None) -> Path:
     paths = [path for one in given for path in find_runs(one) or [RunDirectory.open(one).path]]
+    if out is not None:
+        require_place(out)
     if out is not None and (out.suffix != ".html" or out.is_dir()):
         raise ValueError(f"--out must end in .html, got {str(out)!r}; name such a file.")
     unique = list({path.resolve(): path for path in paths}.values())

@@ -15,7 +15,7 @@ from flatclr.checks import require_one_of
 from flatclr.cli.options import HARDWARE, OUTPUT, option_of, parsed_setting, quiet_option
 from flatclr.cli.runs_display import Jobs, RunsDisplay, print_line, print_progress
 from flatclr.report.page import write_comparison
-from flatclr.report.runs_view import Comparison, ranking, records_of, row_of
+from flatclr.report.runs_view import Comparison, ranking, records_of, require_measure, row_of
 from flatclr.runs import REPORT
 from flatclr.sweep import SweepResult, sweep
 from flatclr.training.config import TrainConfig
@@ -75,6 +75,8 @@ def sweep_command(
 
     A sweep that was stopped goes on where it was. Exit code 75: time was up, and the same command goes on.
     """
+    if by is not None:
+        require_measure(by)
     with RunsDisplay("sweep", quiet=as_json or quiet) as display:
         found = sweep(
             _base(recipe, data, data_dir),
@@ -140,7 +142,7 @@ def _parted(values: str) -> list[str]:
 
 def _show(found: SweepResult, by: str | None, *, as_json: bool) -> None:
     page: Path | None = None
-    comparison = Comparison.of(records_of(found.runs), by)
+    comparison = _compared(found, by)
     try:
         page = write_comparison(comparison, found.home / REPORT)
     except ImportError as error:  # the table is worth having without
@@ -155,6 +157,16 @@ def _show(found: SweepResult, by: str | None, *, as_json: bool) -> None:
         console.print(escape(said), highlight=False)
     if page is not None:
         console.print(f"page: {escape(str(page))}", soft_wrap=True, highlight=False)
+
+
+def _compared(found: SweepResult, by: str | None) -> Comparison:
+    """The runs ranked as asked; by the first result that most of them have where none has that one."""
+    records = records_of(found.runs)
+    try:
+        return Comparison.of(records, by)
+    except ValueError as error:
+        print(f"flatclr: {error}", file=sys.stderr)
+        return Comparison.of(records, None)
 
 
 def _table(comparison: Comparison) -> Table:

@@ -6,7 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flatclr.checks import require_matrix, require_number, require_one_of, require_views, unusable_rows
+from flatclr.checks import (
+    refuse_transforms,
+    require_matrix,
+    require_number,
+    require_one_of,
+    require_values,
+    require_views,
+    unusable_rows,
+)
 from flatclr.contrast import contrast_stats
 from flatclr.contrast.numerics import accumulation_type, unit_rows
 from flatclr.contrast.numerics import alignment as alignment_per_pair
@@ -74,7 +82,9 @@ def effective_rank(features: Tensor) -> Tensor:
 
     Reference: Garrido et al. 2023.
     """
+    refuse_transforms()
     require_matrix("features", features)
+    require_values("features", features)
     problem = unusable_rows("features", features, directions=False)
     if problem is not None:
         raise ValueError(problem)

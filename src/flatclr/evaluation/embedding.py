@@ -25,7 +25,7 @@ from flatclr.evaluation.request import taking
 from flatclr.evaluation.splits import AdaptedSource, labels_of, with_labels
 from flatclr.evaluation.subjects import Subject
 from flatclr.extras import needed
-from flatclr.files import replace_files
+from flatclr.files import replace_files, require_place
 from flatclr.models.network import Normalisation
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Embeddings:
 
 def require_target(path: str | Path) -> Path:
     """Refuse a file that embeddings cannot be written to, before they are computed."""
-    target = Path(path).expanduser()
+    target = require_place(path)
     if target.suffix not in SUFFIXES:
         raise ValueError(f"out must end in {' or '.join(SUFFIXES)}, got {str(path)!r}; name such a file.")
     if target.is_dir():

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 from flatclr.data.decoding import eight_bit, on_white
-from flatclr.files import replace_files
+from flatclr.files import replace_files, require_place
 
 SUFFIXES = (".png", ".html")
 TILE, CAPTION, GAP, HEADING = 160, 34, 8, 26  # pixels
@@ -51,7 +51,7 @@ class SheetRow:
 
 def require_sheet(path: str | Path) -> Path:
     """Refuse a file that no sheet can be written to, before any work."""
-    target = Path(path).expanduser()
+    target = require_place(path)
     if target.suffix not in SUFFIXES or target.is_dir():
         raise ValueError(f"out must end in {' or '.join(SUFFIXES)}, got {str(path)!r}; name such a file.")
     return target

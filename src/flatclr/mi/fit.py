@@ -45,10 +45,10 @@ class FitSettings:
     patience: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "check_every"):
-            require_count(name, getattr(self, name), advice=f"{getattr(FitSettings, name)} is the default.")
-        for name in ("steps", "patience"):
-            require_number(name, getattr(self, name), above=-1, advice="pass 0 or more.")
+        for name, least in (("hidden", 1), ("check_every", 1), ("steps", 0)):
+            advice = f"{getattr(FitSettings, name)} is the default."
+            require_count(name, getattr(self, name), at_least=least, advice=advice)
+        require_number("patience", self.patience, above=-1, advice="pass 0 or more.")
         if self.batch_size is not None:
             require_count("batch_size", self.batch_size, advice="None leaves it to the method.")
         require_number("learning_rate", self.learning_rate, above=0)

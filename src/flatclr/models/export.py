@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flatclr.extras import needed
-from flatclr.files import replace_files
+from flatclr.files import replace_files, require_place
 from flatclr.models.encoders import EncoderSpec
 from flatclr.models.network import NormalisedEncoder, normalisation_of, unwrapped
 from flatclr.models.saving import FOLDER_DOCUMENT, FOLDER_WEIGHTS, encoder_files, is_encoder_document
@@ -114,16 +114,7 @@ def require_file_target(path: str | Path) -> None:
         raise IsADirectoryError(
             f"the ONNX file must have a name of its own, got the folder {path}; pass {Path(path) / 'encoder.onnx'}."
         )
-    _require_folder_above(Path(path))
-
-
-def _require_folder_above(target: Path) -> None:
-    """Before any work starts: what a file would stand in is no folder where a file already is."""
-    if not target.name:
-        raise ValueError(f"a file or folder to write must be named, got {str(target)!r}; pass a path.")
-    above = next((folder for folder in target.absolute().parents if folder.exists()), None)
-    if above is not None and not above.is_dir():
-        raise NotADirectoryError(f"{target} must stand in a folder, got the file {above}; pass another path.")
+    require_place(path)
 
 
 def require_export_target(folder: str | Path) -> None:
@@ -132,7 +123,7 @@ def require_export_target(folder: str | Path) -> None:
     Hidden files do no harm: a new repository of the hub has some.
     """
     target = Path(folder)
-    _require_folder_above(target)
+    require_place(target)
     if target.is_dir():
         others = [entry for entry in target.iterdir() if not entry.name.startswith(".")]
         if not others or is_encoder_document(target / FOLDER_DOCUMENT):

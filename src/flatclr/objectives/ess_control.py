@@ -358,7 +358,11 @@ class EssControl(nn.Module):
                     f"{value}; load an earlier checkpoint."
                 )
         for name in ("_noted_ess", "_noted_calls", "_stride", "_run"):  # saved since steps can grow
-            state_dict.setdefault(f"{prefix}{name}", getattr(self, name))
+            value = float(state_dict.setdefault(f"{prefix}{name}", getattr(self, name)))
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"the state of EssControl must have a finite {name}, got {value}; load an earlier checkpoint."
+                )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if f"{prefix}target_ess" in state_dict:
             self._target = float(state_dict[f"{prefix}target_ess"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flatclr.checks import require_rising_counts
+from flatclr.checks import require_dense, require_rising_counts, view_names
 from flatclr.contrast import ContrastStats
 from flatclr.contrast.options import Given
 from flatclr.objectives.base import Objective
@@ -84,10 +85,10 @@ class Matryoshka(Objective):
             brought = given.copy()
             hard = brought.get("hard_negatives")
             if hard is not None:
-                brought["hard_negatives"] = hard[..., :m]
+                brought["hard_negatives"] = _prefix("hard_negatives", hard, m)
             loss, stats = prefix._evaluate(
-                tuple(z[..., :m] for z in views),
-                None if negatives is None else negatives[..., :m],
+                tuple(_prefix(name, z, m) for name, z in zip(view_names(len(views)), views, strict=False)),
+                _prefix("negatives", negatives, m),
                 index,
                 brought,
                 need_stats=need_stats and prefix is self._longest,
@@ -97,6 +98,14 @@ class Matryoshka(Objective):
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}"
+
+
+def _prefix(name: str, x: Any, m: int) -> Any:
+    """The first features; what is no tensor is left to who refuses it."""
+    if not isinstance(x, Tensor):
+        return x
+    require_dense(name, x)
+    return x[..., :m]
 
 
 def _require_width(views: tuple[Tensor, ...], longest: int) -> None:

@@ -128,6 +128,13 @@ def records_of(paths: Sequence[Path]) -> list[RunRecord]:
     return [RunRecord.read(path, name=str(path.relative_to(common)), with_pictures=False) for path in whole]
 
 
+def require_measure(by: str) -> None:
+    """Refuse a name that no table of runs has, before any run is made."""
+    names = [measure.name for measure in MEASURES]
+    if by.lower() not in (name.lower() for name in names):
+        raise ValueError(f"--by must be a number that runs have, got {by!r}; they have {', '.join(map(repr, names))}.")
+
+
 def _measure(records: Sequence[RunRecord], by: str | None) -> Measure | None:
     able = [m for m in MEASURES if m.is_result or by is not None]
     counts = [sum(not math.isnan(measure.value(record)) for record in records) for measure in able]

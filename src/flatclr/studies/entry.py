@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flatclr.checks import checked_device, require_count, require_number, require_one_of
+from flatclr.files import require_place
 from flatclr.runs import machine
 from flatclr.studies.execution import Ended, Site, execute, threads_for
 from flatclr.studies.experiments import STUDIES, load_study
@@ -123,7 +124,7 @@ def run(
     if minutes is not None:
         require_number("minutes", minutes, above=0)
     chosen = str(checked_device(device))
-    home = (Path(out) if out is not None else QUICK_HOME if quick else HOME) / study.name
+    home = (require_place(out) if out is not None else QUICK_HOME if quick else HOME) / study.name
     if home.parent.exists() and not home.parent.is_dir():
         raise ValueError(f"out must be a folder, got the file {home.parent}; name another.")
     deadline = None if minutes is None else time.time() + 60 * minutes

@@ -20,6 +20,7 @@ from flatclr.checks import require_number
 from flatclr.data.opening import from_anywhere
 from flatclr.data.sources import Dataset, SkippedImagesWarning, UnusableImagesError, alpha_is_told
 from flatclr.distributed import Ranks, any_rank, fail_together, ranks_sharing_a_batch, text_of_first_rank
+from flatclr.files import require_place
 from flatclr.objectives import Objective
 from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
 from flatclr.training.build import Parts, build, find_device, what_to_know
@@ -292,6 +293,8 @@ def _begun(config: TrainConfig, own: Own, held: ExitStack) -> tuple[Recorder, St
     folder = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else config.data_dir
     config = config.changed(data=from_anywhere(config.data), data_dir=folder, init=absolute_start(config.init))
     # everything is checked before a directory is made
+    if config.out is not None:
+        require_place(config.out)
     parts = own.build(config)
 
     def create() -> RunDirectory:
