@@ -27,9 +27,12 @@ def test_a_package_that_is_not_installed_is_told_from_one_that_is_broken(
     ):
         needed("torchvision", by="x")
     with pytest.raises(
-        ImportError, match=r"timm, which is installed but broken \(No module named 'not_there_at_all'\)"
+        ImportError, match=r"broken \(No module named 'not_there_at_all'\); install timm again, or take another\.$"
     ):
         needed("timm", by="x", otherwise=", or take another")
+    (tmp_path / "lightning.py").write_text("import torchvision")
+    with pytest.raises(ImportError, match=r"lightning, .* install a torchvision built for the torch that is here\.$"):
+        needed("lightning", by="x")
 
 
 def test_every_extra_that_a_hint_names_exists() -> None:

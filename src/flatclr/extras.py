@@ -50,7 +50,8 @@ def needed(module: str, *, by: str, otherwise: str = "") -> ModuleType:
 
 def _broken(package: str, by: str, error: Exception, otherwise: str) -> ImportError:
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-    fit = " built for the torch that is here" if package == "torchvision" else ""
-    return ImportError(
-        f"{by} needs {package}, which is installed but broken ({reason}); install a {package}{fit} again{otherwise}."
+    # timm and others import torchvision, which is the one that does not fit its torch
+    fit = (
+        "a torchvision built for the torch that is here" if "torchvision" in (package + reason) else f"{package} again"
     )
+    return ImportError(f"{by} needs {package}, which is installed but broken ({reason}); install {fit}{otherwise}.")

@@ -181,7 +181,7 @@ def test_data_are_looked_for_where_the_run_found_them(tmp_path: Path, monkeypatc
         asked.append(options["data_dir"])
         return open_dataset()
 
-    monkeypatch.setattr(evaluator, "open_dataset", opened)
+    monkeypatch.setattr(evaluator, "dataset_from", opened)
     flatclr.evaluate(run, protocol="geometry", random_row=False)
     assert asked == [str(tmp_path)]
 

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 import flatclr
-from flatclr.data import Dataset, ReadyViews, ResidentImages
-from flatclr.data.sources.ready import ViewsBy
+from flatclr.data import Dataset, ReadyViews, ResidentImages, dataset_from
+from flatclr.data.sources.ready import ViewsBy, view_tensor
 from flatclr.models.network import TwoTowers
 from flatclr.training import TrainConfig, Warned
 from flatclr.training.events import Event
@@ -70,6 +70,13 @@ def test_a_run_takes_data_in_the_forms_programs_have(data: Any, tmp_path: Path) 
     assert result.steps == 2
     assert result.encoder(torch.rand(2, 3, 12, 12)).shape[0] == 2
     assert np.isfinite(result.history["loss"].dropna()).all()
+
+
+def test_arrays_that_must_not_be_written_to_are_taken_without_a_warning() -> None:
+    array = np.asarray(Photos()[0][0])  # as PIL gives it
+    assert not array.flags.writeable
+    torch.testing.assert_close(view_tensor(array), IMAGES[0] / 255)
+    torch.testing.assert_close(dataset_from([array] * 2).train.batch(torch.tensor([0]))[0], IMAGES[0])
 
 
 def test_a_path_is_written_down_as_one(tmp_path: Path) -> None:

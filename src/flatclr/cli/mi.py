@@ -321,8 +321,7 @@ def _show_check(found: Consistency, table: Variables, *, as_json: bool, quiet: b
 
 
 def _say(console: Console, line: str, style: str | None = None) -> None:
-    # a line stays one where it is piped, and is wrapped by the terminal
-    console.print(line, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(line, style=style, markup=False, highlight=False)
 
 
 def _details(results: dict[str, MIEstimate]) -> Table:

@@ -70,8 +70,15 @@ def evaluation_metrics(
     """What `flatclr.training.validation` measures of the encoder, and the gradient's signal-to-noise ratio."""
     beta = float(parts.train_step.objective.inverse_temperature)
     measured = parts.validation.measure(parts.train_step.bare_network, beta, progress, probe=probe)
-    gradients = probed_gradients(parts.train_step, parts.loader, step)
+    gradients = _counted(probed_gradients(parts.train_step, parts.loader, step), progress)
     return measured | {"gradient_snr": diagnostics.gradient_snr(gradients)}
+
+
+def _counted(gradients: Iterator[Tensor], progress: Progress | None) -> Iterator[Tensor]:
+    for number, gradient in enumerate(gradients, 1):
+        if progress is not None:
+            progress("evaluation, gradients of batches", number, SNR_BATCHES)
+        yield gradient
 
 
 def probed_gradients(train_step: TrainStep, loader: Loader, step: int) -> Iterator[Tensor]:

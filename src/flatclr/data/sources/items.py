@@ -206,7 +206,10 @@ def _pixels(image: Any, number: int, name: str) -> Tensor:
             f"{name} must have items with an image, got {kind_of(image)} at {number}; return a PIL image, or an array "
             "[H, W, C] or tensor [C, H, W]."
         )
-    tensor = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.ascontiguousarray(image))
+    if isinstance(image, Tensor):
+        tensor = image.detach().cpu()
+    else:
+        tensor = torch.from_numpy(np.require(image, requirements=["C", "W"]))  # PIL's arrays must not be written to
     if tensor.ndim == 2:
         return tensor[None]
     if tensor.shape[0] not in (1, 3) and tensor.shape[2] in (1, 3):

@@ -227,7 +227,8 @@ def view_tensor(view: Any) -> Tensor:
     if isinstance(view, Image.Image):
         view = np.array(view)
     if isinstance(view, np.ndarray):
-        view = torch.from_numpy(np.ascontiguousarray(view[..., None] if view.ndim == 2 else view)).permute(2, 0, 1)
+        with_channels = view[..., None] if view.ndim == 2 else view
+        view = torch.from_numpy(np.require(with_channels, requirements=["C", "W"])).permute(2, 0, 1)
     if not isinstance(view, Tensor) or view.dim() != 3:
         raise TypeError(f"a view must be a tensor [C, H, W], an array [H, W, C] or a PIL image, got {kind_of(view)}.")
     return view.float() / 255 if view.dtype == torch.uint8 else view.float()
