@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import signal
 import time
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ ROWS, SETTINGS, BUDGET_SECONDS, PATIENCE_SECONDS = 1_000, FitSettings(steps=200,
 FOLDER = record.RESULTS / "mi_images"
 PARTS = ("value", "independence", "masking", "data processing", "additivity")
 Array = tasks.Array
+_LEAST_NATS = 0.05  # of a value that ratios are taken of
 
 
 def images_of(name: str, data: Path, count: int) -> Array:
@@ -139,20 +139,20 @@ def summary(rows: list[dict[str, Any]]) -> str:
             )
         pages.append(f"## {name}\n\n{record.markdown(table)}\n")
     commits = sorted({row["environment"]["commit"] for row in rows})
-    return (
-        f"# Self-consistency on images\n\n{__doc__}\n" + "\n".join(pages) + f"\n-: no answer within {PATIENCE_SECONDS} "
-        f"CPU seconds, or refused. Networks: {SETTINGS.steps} steps, {SETTINGS.hidden} units, {BUDGET_SECONDS:g} s an "
-        f"estimate. Seed 0. Measured on {record.where()}; commits {', '.join(commits)}.\n"
+    end = (
+        f"-: no answer within {PATIENCE_SECONDS} CPU seconds, refused, or a ratio of a value that is not positive. "
+        f"Networks: {SETTINGS.steps} steps, {SETTINGS.hidden} units, {BUDGET_SECONDS:g} s an estimate. Seed 0. "
+        f"Measured on {record.where()}; commits {', '.join(commits)}.\n"
     )
+    return "\n".join([f"# Self-consistency on images\n\n{__doc__}", *pages, end])
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}" if abs(value) < 1e4 else f"{value:.0e}"
 
 
 def _ratio(value: float | None, whole: float | None) -> str:
-    known = value is not None and whole is not None and math.fabs(whole) > 0.05
-    return f"{value / whole:.2f}" if known and value is not None and whole else "-"
+    return f"{value / whole:.2f}" if value is not None and whole is not None and whole > _LEAST_NATS else "-"
 
 
 def main() -> None:

@@ -109,7 +109,14 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
                 runner_up=f"{method} {validation.nats:.3f}",
                 lower_nats=learned.certified_nats,
             )
-    return replace(learned, method=method, reason=f"{reason}.", again=lambda x, y: learn(x, y)[0], runner_up=runner_up)
+    return replace(
+        learned,
+        nats=max(learned.nats, 0.0),  # which is a lower bound as well, and a better one than what was learned in vain
+        method=method,
+        reason=f"{reason}.",
+        again=lambda x, y: learn(x, y)[0],
+        runner_up=runner_up,
+    )
 
 
 def _described(columns: Tied) -> str:
