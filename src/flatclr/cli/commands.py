@@ -30,13 +30,16 @@ class Command(TyperCommand):
 
 
 class _Loading:
-    """Says on standard error that modules are still being loaded, which on a network drive may take long."""
+    """Says in a terminal that modules are still being loaded, which on a network drive may take long.
+
+    Not where it is piped: programs expect one line of standard error for bad input.
+    """
 
     def __init__(self) -> None:
         self.said_at = time.monotonic()
 
     def alive(self) -> None:
-        if time.monotonic() - self.said_at >= SILENCE_S:
+        if sys.stderr.isatty() and time.monotonic() - self.said_at >= SILENCE_S:
             self.said_at = time.monotonic()
             print("flatclr: loading PyTorch and what else the command needs", file=sys.stderr, flush=True)
 
