@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 TRAINING = "train longer"
+_TRAINING_SHARE = 0.95  # of the seconds; what was learned has to be read as well
 _BUSY = 3.0  # how much slower a busy machine may be before its clock counts
 
 
@@ -38,7 +39,7 @@ class Budget:
 
     Args:
         seconds: of work of this thread, whatever else the machine does, but at most three times as many of the wall
-            clock; None: no limit.
+            clock; the last twentieth is kept for reading what was learned. None: no limit.
         steps: at which to end instead; None: no limit.
         report: is told where the estimate stands.
 
@@ -69,7 +70,7 @@ class Budget:
             leaves: what is then left undone.
         """
         reached = self.steps_done + after + 1
-        late = self.seconds is not None and self.spent_seconds >= self.seconds
+        late = self.seconds is not None and self.spent_seconds >= _TRAINING_SHARE * self.seconds
         self.ended = self.ended or late or (self.steps is not None and reached > self.steps)
         if not self.ended:
             self.steps_done = reached
