@@ -29,7 +29,7 @@ test-slow: $(HOSTS) ## run the tests that take minutes, with the libraries that 
 
 # without what lightly and open_clip depend on: torchvision from PyPI breaks transformers where torch has no CUDA
 $(HOSTS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[integrations,ray]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[integrations,ray]" albumentations kornia
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps lightly open_clip_torch
 	@touch $(HOSTS)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 import flatclr
 from flatclr.data import Dataset, ReadyViews, ResidentImages, dataset_from
@@ -159,6 +159,17 @@ def test_transforms_of_other_libraries_are_called_their_way(family: str) -> None
 
     Transform.__module__ = ModuleType(family).__name__
     view, _ = ViewsBy(lambda i: IMAGES[i], Transform(), 2)(0)
+    torch.testing.assert_close(view, IMAGES[0].flip(2) / 255)
+
+
+def test_a_container_of_kornia_s_modules_is_kornia_s() -> None:
+    class Flip(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            assert images.shape == (1, 3, 12, 12)
+            return images.flip(3)
+
+    Flip.__module__ = "kornia.augmentation"
+    view, _ = ViewsBy(lambda i: IMAGES[i], nn.Sequential(Flip()), 2)(0)
     torch.testing.assert_close(view, IMAGES[0].flip(2) / 255)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from flatclr.data.sources.items import kind_of
@@ -200,7 +200,7 @@ class ViewsBy:
 
     def __init__(self, image_of: Callable[[int], Any], function: Callable[..., Any], count: int) -> None:
         self.image_of, self.function, self.count = image_of, function, count
-        self.family = type(function).__module__.partition(".")[0]
+        self.family = _family_of(function)
 
     def __call__(self, number: int) -> tuple[Tensor, ...]:
         image = self.image_of(number)
@@ -216,6 +216,13 @@ class ViewsBy:
         if self.family == "kornia":
             return self.function(view_tensor(image)[None])[0]
         return self.function(image)
+
+
+def _family_of(function: Callable[..., Any]) -> str:
+    """The library a function comes from: its own, or kornia where it is a container of kornia's modules."""
+    parts = function.modules() if isinstance(function, nn.Module) else [function]
+    names = [type(part).__module__.partition(".")[0] for part in parts]
+    return "kornia" if "kornia" in names else names[0]
 
 
 def view_tensor(view: Any) -> Tensor:
