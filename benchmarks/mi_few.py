@@ -46,7 +46,8 @@ def latent_covariance(dim: int, pairs: int, *, common: float, strength: float, o
 
 def correlation_of(covariance: tasks.Array) -> tasks.Array:
     scale = np.sqrt(np.diag(covariance))
-    return covariance / np.outer(scale, scale)
+    correlation: tasks.Array = covariance / np.outer(scale, scale)
+    return correlation
 
 
 def dense(dim: int, rng: Rng) -> tasks.Array:
