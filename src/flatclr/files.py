@@ -39,6 +39,10 @@ def require_place(target: str | Path) -> Path:
     path = Path(target).expanduser()
     if not str(target):
         raise ValueError(f"a file or folder to write must be named, got {str(target)!r}; pass a path.")
+    try:
+        str(target).encode()
+    except UnicodeEncodeError:  # TensorBoard and others take no such names
+        raise ValueError(f"a file or folder to write must have a name in UTF-8, got {str(target)!a}.") from None
     above = next((folder for folder in path.absolute().parents if folder.exists()), None)
     if above is not None and not above.is_dir():
         raise NotADirectoryError(f"{path} must stand in a folder, got the file {above}; pass another path.")

@@ -206,7 +206,8 @@ def explaining_lost_contact() -> Iterator[None]:
         ranks = ranks_sharing_a_batch(gather=True)
         if isinstance(error, TrainingStoppedError) or ranks.size == 1 or not _is_of_communication(error):
             raise
-        raise TrainingStoppedError(lost_contact(ranks, _first_line(error))) from error
+        why = _first_line(error).partition(". ")[0]  # gloo goes on with advice of its own
+        raise TrainingStoppedError(lost_contact(ranks, why)) from error
 
 
 def lost_contact(ranks: Ranks, why: str) -> str:
