@@ -7,8 +7,8 @@ Gaussian pairs; in one column, where there is nothing to shear, noise around a c
 columns of noise. Rows are 200, 2,000 and 20,000; the columns of a variable go round through 1, 5 and 20. Draws of all
 cells come in turns, so that a bench which was stopped has about as many of each.
 
-The default was changed after its first draws had shown where intervals missed, and cells it changed were drawn anew: how
-much an error is widened was chosen with seeds 0 to 11 of the cells of 200 rows and seeds 0 and 1 of the others in view.
+The default was changed after its first draws had shown where intervals missed, and cells it changed were drawn anew:
+how much an error is widened was chosen with seeds 0 to 11 of the cells of 200 rows, and 0 and 1 of the others, in view.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         pages.append(f"## {name}\n\n{record.markdown(table)}\n")
     commits = sorted({row["environment"]["commit"] for row in rows})
     end = (
-        f"-: no answer within {PATIENCE_SECONDS} CPU seconds, refused, or a ratio of a value that is not positive. "
+        f"-: not run yet, refused, no answer within {PATIENCE_SECONDS} CPU s, or the ratio of a value not above 0. "
         f"Networks: {SETTINGS.steps} steps, {SETTINGS.hidden} units, {BUDGET_SECONDS:g} s an estimate. Seed 0. "
         f"Measured on {record.where()}; commits {', '.join(commits)}.\n"
     )

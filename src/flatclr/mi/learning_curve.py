@@ -27,8 +27,8 @@ class LearningCurve:
     >>> curve = LearningCurve(nats=0.8, gain_nats=0.1)
     >>> curve.carried_on_nats, curve.systematic_error
     (0.1, 0.05)
-    >>> LearningCurve(nats=0.8, gain_nats=None).systematic_error
-    0.08
+    >>> LearningCurve(nats=2.0, gain_nats=None).systematic_error
+    0.2
     """
 
     nats: float
