@@ -164,7 +164,7 @@ BAD = {
     "budget": (["{npz}", "--budget", "0"], "--budget must be a finite number > 0, got 0.0; 60 is the default"),
     "check_given": (["{csv}", "--x", "a", "--y", "b", "--given", "c", "--check"], "--given must not go with --check"),
     "task": (["--benchmark", "--tasks", "nothing"], "task must be one of"),
-    "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', 'unfamiliar', got 'all'"),
+    "task_set": (["--benchmark", "--task-set", "all"], "task set must be one of 'benchmark', 'tuning', 'unfamiliar', 'mixtures', got 'all'"),
 }  # fmt: skip
 
 

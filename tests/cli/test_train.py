@@ -56,7 +56,7 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
         (("--view-size", "40"), "views must be at most as large as the images, 28 pixels, got 40"),
         (("--set", "view_sizes=[[2, 24], 6]"), "view_sizes must be [[views, pixels], ...], got [[2, 24], 6]"),
         (("--view-size", "16", "--set", "view_sizes=[[2, 24]]"), "only one of view_size and view_sizes must be given"),
-        (("--out", "/dev/null/x"), "Not a directory"),
+        (("--out", "/dev/null/x"), "/dev/null/x must stand in a folder, got the file /dev/null"),
     ],
 )
 def test_bad_input_on_the_command_line_is_one_line_and_exit_code_2(
