@@ -10,7 +10,6 @@ made after a first run had read the inlier tasks wrongly.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks import mi_draws, record
-from flatclr.files import read_json_lines
 from flatclr.mi import tasks
 from flatclr.mi.methods import METHODS
 
@@ -66,16 +64,10 @@ def _shown(part: list[dict[str, Any]], *, with_error: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=900.0, help="after which no estimate is begun")
+    parser = mi_draws.parser(__doc__)
     parser.add_argument("--method", choices=list(METHODS), default="auto")
     given = parser.parse_args()
-    path = FOLDER / "draws.jsonl"
-    for row in mi_draws.accumulate(draws(given.method), path, seconds=given.seconds):
-        print(f"{row['cell']:40} {row['true_nats']:.3f} {row['nats']:.3f} +- {row['standard_error']}", flush=True)
-    found = list(read_json_lines(path))
-    if found:
-        (FOLDER / "README.md").write_text(summary(found))
+    mi_draws.go_on(draws(given.method), FOLDER, summary, seconds=given.seconds)
 
 
 if __name__ == "__main__":

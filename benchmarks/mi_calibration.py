@@ -13,7 +13,6 @@ how much an error is widened was chosen with seeds 0 to 11 of the cells of 200 r
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks import mi_draws, record
-from flatclr.files import read_json_lines
 from flatclr.mi import tasks
 
 ROWS, COLUMNS, DRAWS, BUDGET_SECONDS = (200, 2_000, 20_000), (1, 5, 20), 60, 20.0
@@ -109,14 +107,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no draw is begun")
-    seconds = parser.parse_args().seconds
-    for row in mi_draws.accumulate(draws(), FOLDER / "draws.jsonl", seconds=seconds):
-        print(f"{row['cell']:40} {row['true_nats']:.3f} {row['nats']:.3f} +- {row['standard_error']}", flush=True)
-    found = list(read_json_lines(FOLDER / "draws.jsonl"))
-    if found:
-        (FOLDER / "README.md").write_text(summary(found))
+    parser = mi_draws.parser(__doc__, seconds=3600.0)
+    given = parser.parse_args()
+    mi_draws.go_on(draws(), FOLDER, summary, seconds=given.seconds)
 
 
 if __name__ == "__main__":

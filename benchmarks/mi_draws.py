@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,23 @@ def run(draw: Draw) -> dict[str, Any]:
         **{name: result[name] for name in kept},
         "cpu_seconds": round(time.process_time() - start, 2),
     }
+
+
+def parser(description: str | None, *, seconds: float = 900.0) -> argparse.ArgumentParser:
+    """Of a bench whose draws accumulate."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seconds", type=float, default=seconds, help="after which no estimate is begun")
+    return made
+
+
+def go_on(
+    draws: Iterable[Draw], folder: Path, summary: Callable[[list[dict[str, Any]]], str], *, seconds: float
+) -> None:
+    """Run what is missing until the time is up, a line each, then write the page of all there are."""
+    path = folder / "draws.jsonl"
+    for row in accumulate(draws, path, seconds=seconds):
+        told = f"{row['true_nats']:.3f} {row['nats']:.3f} +- {row['standard_error']} {row['method']}"
+        print(f"{row['cell']:44} {told}", flush=True)
+    found = list(read_json_lines(path))
+    if found:
+        (folder / "README.md").write_text(summary(found))

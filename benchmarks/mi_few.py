@@ -9,7 +9,6 @@ drawn as there; rows on its grid of 20 numbers from 10 to 500. The default refus
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,6 @@ import numpy as np
 
 from benchmarks import mi_draws, record
 from benchmarks.mi_calibration import NORMAL
-from flatclr.files import read_json_lines
 from flatclr.mi import tasks
 from flatclr.mi.inputs import FEWEST_ROWS
 
@@ -159,15 +157,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=900.0, help="after which no draw is begun")
+    parser = mi_draws.parser(__doc__)
     given = parser.parse_args()
-    path = FOLDER / "draws.jsonl"
-    for row in mi_draws.accumulate(draws(), path, seconds=given.seconds):
-        print(f"{row['cell']:44} {row['true_nats']:.3f} {row['nats']:.3f} +- {row['standard_error']}", flush=True)
-    found = list(read_json_lines(path))
-    if found:
-        (FOLDER / "README.md").write_text(summary(found))
+    mi_draws.go_on(draws(), FOLDER, summary, seconds=given.seconds)
 
 
 if __name__ == "__main__":

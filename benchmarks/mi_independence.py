@@ -5,7 +5,6 @@ python -m benchmarks.mi_independence --seconds 900    goes on where it stopped; 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 
 from benchmarks import mi_draws, record
 from benchmarks.mi_calibration import BUDGET_SECONDS, wilson
-from flatclr.files import read_json_lines
 from flatclr.mi import tasks
 
 CELLS, DRAWS = ((1, 200), (1, 2_000), (2, 500), (5, 200), (5, 2_000), (20, 200)), 100
@@ -64,15 +62,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=900.0, help="after which no draw is begun")
+    parser = mi_draws.parser(__doc__)
     given = parser.parse_args()
-    path = FOLDER / "draws.jsonl"
-    for row in mi_draws.accumulate(draws(), path, seconds=given.seconds):
-        print(f"{row['cell']:30} {row['nats']:.4f} +- {row['standard_error']} {row['method']}", flush=True)
-    found = list(read_json_lines(path))
-    if found:
-        (FOLDER / "README.md").write_text(summary(found))
+    mi_draws.go_on(draws(), FOLDER, summary, seconds=given.seconds)
 
 
 if __name__ == "__main__":

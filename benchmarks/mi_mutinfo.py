@@ -9,7 +9,6 @@ same dimensions (results/mi_mutinfo/published.json, with their source). Informat
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from scipy.optimize import brentq
 from scipy.special import digamma
 
 from benchmarks import mi_draws, record
-from flatclr.files import read_json_lines
 from flatclr.mi import tasks
 
 ROWS, DIMENSIONS, NATS = 10_000, (1, 2, 3), (10, 5, 8, 2, 6, 4, 9, 3, 7, 1, 0)
@@ -163,16 +161,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no estimate is begun")
+    parser = mi_draws.parser(__doc__, seconds=3600.0)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds an estimate")
     given = parser.parse_args()
-    path = FOLDER / "draws.jsonl"
-    for row in mi_draws.accumulate(draws(given.budget), path, seconds=given.seconds):
-        print(f"{row['cell']:44} {row['nats']:.3f} +- {row['standard_error']} {row['method']}", flush=True)
-    found = list(read_json_lines(path))
-    if found:
-        (FOLDER / "README.md").write_text(summary(found))
+    mi_draws.go_on(draws(given.budget), FOLDER, summary, seconds=given.seconds)
 
 
 if __name__ == "__main__":
