@@ -1,7 +1,8 @@
 """A run in a process of its own, for tests that kill it or spread it over ranks.
 
 python -m tests.support.training_worker OUT STEPS [--resume] [--auto-resume] [--micro-batch-too] [--sogclr-too]
-    [--shards-too] [--views-too] [--signals] [--pids] [--calm] [--slow-last-save] [--images]
+    [--shards-too] [--views-too] [--signals] [--pids] [--calm] [--slow-last-save] [--slow-evaluation]
+    [--images]
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import torch
 from torch import Tensor
 
 from flatclr.checkpoint import load_checkpoint, save_checkpoint
-from flatclr.training import recorder
+from flatclr.data.progress import Progress
+from flatclr.training import loop, recorder
+from flatclr.training.build import Parts
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.instruments import evaluation_metrics
 from flatclr.training.launch import process_group
 from flatclr.training.stopping import RESUME_ME, StopRequest
 from flatclr.training.trainer import train
@@ -64,12 +68,23 @@ def save_slowly(folder: Path, *args: Any, **options: Any) -> None:
     save_checkpoint(folder, *args, **options)
 
 
+def evaluate_slowly(parts: Parts, step: int, progress: Progress, **options: Any) -> dict[str, Any]:
+    """For two minutes, and a file says since when."""
+    (Path(parts.config.out).parent / f"evaluating-{parts.ranks.rank}").touch()
+    for number in range(1200):
+        time.sleep(0.1)
+        progress("evaluation", number, 1200)
+    return evaluation_metrics(parts, step, progress, **options)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     out, steps = Path(sys.argv[1]), int(sys.argv[2])
     stop = StopRequest() if "--signals" in sys.argv else None
     if "--slow-last-save" in sys.argv:
         recorder.save_checkpoint = save_slowly
+    if "--slow-evaluation" in sys.argv:
+        loop.evaluation_metrics = evaluate_slowly
     with nullcontext() if stop is None else stop.on_signals():
         try:
             with process_group() as ranks:

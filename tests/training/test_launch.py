@@ -146,6 +146,20 @@ def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.distributed
+def test_an_evaluation_does_not_keep_several_processes_waiting(tmp_path: Path) -> None:
+    processes = ranks(tmp_path / "run", 24, "--signals", "--slow-evaluation")
+    begun = [tmp_path / f"evaluating-{rank}" for rank in range(2)]
+    while not all(mark.exists() for mark in begun) and all(process.poll() is None for process in processes):
+        time.sleep(0.02)
+    processes[1].send_signal(signal.SIGTERM)  # the other hears of it from this one
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [RESUME_ME] * 2, said
+    load_checkpoint(tmp_path / "run" / "checkpoint")
+    assert train(TrainConfig(), resume=tmp_path / "run").steps == 24
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
 def test_files_that_vanish_stop_all_processes_when_the_first_has_saved(tmp_path: Path) -> None:
     write_pngs(tmp_path / "images", 40)
     metrics = tmp_path / "run" / "metrics.jsonl"

@@ -188,13 +188,19 @@ class Loop:
 
     def _evaluate(self) -> None:
         self.owes_evaluation = True
-        alone = self.parts.ranks.size == 1  # others would wait for who leaves
+        alone = self.parts.ranks.size == 1
         started = time.monotonic()
         with self.stop.at_once() if self.stop is not None and alone else nullcontext():
-            self.last_evaluation = evaluation_metrics(self.parts, self.step, self.signs, probe=self._probing)
+            progress = self.signs if alone else self._go_on_together
+            self.last_evaluation = evaluation_metrics(self.parts, self.step, progress, probe=self._probing)
         self.evaluation_s = time.monotonic() - started
         self.record.tell(Evaluated(self.step, self._epoch, self.last_evaluation))
         self.owes_evaluation = False
+
+    def _go_on_together(self, what: str, done: int, total: int) -> None:
+        """All processes evaluate the same and come by here as often: none waits for one that left."""
+        self.signs(what, done, total)
+        self._stop_if_asked()
 
     def _save_if_due(self) -> None:
         config = self.parts.config
