@@ -107,9 +107,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = mi_draws.parser(__doc__, seconds=3600.0)
-    given = parser.parse_args()
-    mi_draws.go_on(draws(), FOLDER, summary, seconds=given.seconds)
+    mi_draws.go_on(draws(), FOLDER, summary, seconds=mi_draws.parser(__doc__, seconds=3600.0).parse_args().seconds)
 
 
 if __name__ == "__main__":

@@ -62,9 +62,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = mi_draws.parser(__doc__)
-    given = parser.parse_args()
-    mi_draws.go_on(draws(), FOLDER, summary, seconds=given.seconds)
+    mi_draws.go_on(draws(), FOLDER, summary, seconds=mi_draws.parser(__doc__).parse_args().seconds)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -87,9 +87,16 @@ def ranks(out: Path, steps: int, *more: str, size: int = 2, slurm: bool = False)
     return started
 
 
-def wait_for_a_checkpoint(run: Path, processes: list[subprocess.Popen[str]]) -> None:
-    while not list(run.glob("checkpoint/*.pt")) and all(process.poll() is None for process in processes):
+def wait_for(seen: Callable[[], object], processes: list[subprocess.Popen[str]]) -> None:
+    """Until it is seen, or a process has ended; neither within two minutes is a failure."""
+    latest = time.monotonic() + 120
+    while not seen() and all(process.poll() is None for process in processes):
+        assert time.monotonic() < latest
         time.sleep(0.02)
+
+
+def wait_for_a_checkpoint(run: Path, processes: list[subprocess.Popen[str]]) -> None:
+    wait_for(lambda: list(run.glob("checkpoint/*.pt")), processes)
 
 
 @pytest.mark.distributed
@@ -134,8 +141,7 @@ def test_a_signal_to_one_process_stops_all_of_them_and_one_goes_on_with_the_batc
 def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
     metrics = tmp_path / "run" / "metrics.jsonl"
     processes = ranks(tmp_path / "run", 100_000, "--signals", "--slow-last-save")
-    while not metrics.exists() and all(process.poll() is None for process in processes):
-        time.sleep(0.02)
+    wait_for(metrics.exists, processes)
     for process in processes:
         process.send_signal(signal.SIGTERM)
     _, said = processes[1].communicate(timeout=60)
@@ -149,8 +155,7 @@ def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
 def test_an_evaluation_does_not_keep_several_processes_waiting(tmp_path: Path) -> None:
     processes = ranks(tmp_path / "run", 24, "--signals", "--slow-evaluation")
     begun = [tmp_path / f"evaluating-{rank}" for rank in range(2)]
-    while not all(mark.exists() for mark in begun) and all(process.poll() is None for process in processes):
-        time.sleep(0.02)
+    wait_for(lambda: all(mark.exists() for mark in begun), processes)
     processes[1].send_signal(signal.SIGTERM)  # the other hears of it from this one
     said = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [RESUME_ME] * 2, said
@@ -164,8 +169,7 @@ def test_files_that_vanish_stop_all_processes_when_the_first_has_saved(tmp_path:
     write_pngs(tmp_path / "images", 40)
     metrics = tmp_path / "run" / "metrics.jsonl"
     processes = ranks(tmp_path / "run", 100_000, "--images", "--slow-last-save")
-    while not metrics.exists() and all(process.poll() is None for process in processes):
-        time.sleep(0.02)
+    wait_for(metrics.exists, processes)
     (tmp_path / "images").rename(tmp_path / "away")
     said = [process.communicate(timeout=90)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1], said

@@ -131,14 +131,11 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     budget.tell("densities", critic.nats)
     learned = look_by_densities(x, y, split, options)
     narrow = None if few else _look_narrow(family, copula, x, y, split, options)
-    # neighbours in few columns are hard to beat; what was not learned to its end stands back
-    order = (
-        (near, learned, critic)
-        if few
-        else (narrow, critic, near, learned)
-        if budget.ended
-        else (narrow, learned, near, critic)
-    )
+    order: tuple[Look | None, ...] = (narrow, learned, near, critic)
+    if few:  # where neighbours are hard to beat
+        order = (near, learned, critic)
+    elif budget.ended:  # what was not learned to its end stands back
+        order = (narrow, critic, near, learned)
     looks = [look for look in order if look is not None]
     best = _clearest(looks)
     by_cap = hidden and best is critic and claim > critic.nats  # what a ceiling limits is no estimate
