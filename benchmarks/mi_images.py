@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,17 +75,30 @@ def pairs_of(images: Array) -> dict[str, tuple[Array, Array]]:
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """TimeoutError after so many seconds of work: some methods look at no clock."""
+    """TimeoutError in the main thread after so many seconds of work: some methods look at no clock.
+
+    A thread looks at it and sends the signal to the main thread alone: of a signal to the process, as of an interval
+    timer, which another thread may take, a main thread that never waits may hear nothing.
+    """
+    began, over, main = time.process_time(), threading.Event(), threading.main_thread().ident
+    assert main is not None
 
     def stop(number: int, frame: object) -> None:
-        raise TimeoutError(f"no answer within {seconds:g} s.")
+        if not over.is_set():
+            raise TimeoutError(f"no answer within {seconds:g} s.")
 
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    def look() -> None:
+        while not over.wait(min(1.0, seconds)):
+            if time.process_time() - began >= seconds:
+                signal.pthread_kill(main, signal.SIGVTALRM)
+
+    before, watch = signal.signal(signal.SIGVTALRM, stop), threading.Thread(target=look, daemon=True)
+    watch.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        over.set()
+        watch.join()
         signal.signal(signal.SIGVTALRM, before)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,14 @@ from torch import Tensor
 from flatclr.training.build import Parts
 
 ROOT = Path(__file__).parents[2]
+
+
+def wait_for(seen: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
+    """Until it is seen, or a process has ended; neither within two minutes is a failure."""
+    latest = time.monotonic() + 120
+    while not seen() and all(process.poll() is None for process in processes):
+        assert time.monotonic() < latest
+        time.sleep(0.01)
 
 
 def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from flatclr.training.launch import Launched, first_host, launched_by, local_ran
 from flatclr.training.stopping import RESUME_ME
 from flatclr.training.trainer import train
 from tests.support.images import write_pngs
-from tests.support.training import ROOT
+from tests.support.training import ROOT, wait_for
 from tests.support.training_worker import config, network_of
 
 
@@ -87,16 +87,8 @@ def ranks(out: Path, steps: int, *more: str, size: int = 2, slurm: bool = False)
     return started
 
 
-def wait_for(seen: Callable[[], object], processes: list[subprocess.Popen[str]]) -> None:
-    """Until it is seen, or a process has ended; neither within two minutes is a failure."""
-    latest = time.monotonic() + 120
-    while not seen() and all(process.poll() is None for process in processes):
-        assert time.monotonic() < latest
-        time.sleep(0.02)
-
-
 def wait_for_a_checkpoint(run: Path, processes: list[subprocess.Popen[str]]) -> None:
-    wait_for(lambda: list(run.glob("checkpoint/*.pt")), processes)
+    wait_for(lambda: list(run.glob("checkpoint/*.pt")), *processes)
 
 
 @pytest.mark.distributed
@@ -110,7 +102,7 @@ def test_a_lost_process_ends_the_other_with_one_line_and_the_run_goes_on_with_fe
     assert processes[0].returncode == 1
     assert said.strip().splitlines()[-1].startswith("flatclr: process 0 of 2 must reach the others, got a lost one")
     assert "Traceback" not in said
-    processes[1].communicate()
+    processes[1].communicate(timeout=60)
     step = load_checkpoint(tmp_path / "run" / "checkpoint").step
     assert step > 0
 
@@ -141,7 +133,7 @@ def test_a_signal_to_one_process_stops_all_of_them_and_one_goes_on_with_the_batc
 def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
     metrics = tmp_path / "run" / "metrics.jsonl"
     processes = ranks(tmp_path / "run", 100_000, "--signals", "--slow-last-save")
-    wait_for(metrics.exists, processes)
+    wait_for(metrics.exists, *processes)
     for process in processes:
         process.send_signal(signal.SIGTERM)
     _, said = processes[1].communicate(timeout=60)
@@ -155,7 +147,7 @@ def test_no_process_leaves_before_the_first_has_saved(tmp_path: Path) -> None:
 def test_an_evaluation_does_not_keep_several_processes_waiting(tmp_path: Path) -> None:
     processes = ranks(tmp_path / "run", 24, "--signals", "--slow-evaluation")
     begun = [tmp_path / f"evaluating-{rank}" for rank in range(2)]
-    wait_for(lambda: all(mark.exists() for mark in begun), processes)
+    wait_for(lambda: all(mark.exists() for mark in begun), *processes)
     processes[1].send_signal(signal.SIGTERM)  # the other hears of it from this one
     said = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [RESUME_ME] * 2, said
@@ -169,7 +161,7 @@ def test_files_that_vanish_stop_all_processes_when_the_first_has_saved(tmp_path:
     write_pngs(tmp_path / "images", 40)
     metrics = tmp_path / "run" / "metrics.jsonl"
     processes = ranks(tmp_path / "run", 100_000, "--images", "--slow-last-save")
-    wait_for(metrics.exists, processes)
+    wait_for(metrics.exists, *processes)
     (tmp_path / "images").rename(tmp_path / "away")
     said = [process.communicate(timeout=90)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1], said

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
 from flatclr.training.events import Event, Logged, Warned
 from flatclr.training.trainer import train
-from tests.support.training import ROOT, assert_same, paired_npz
+from tests.support.training import ROOT, assert_same, paired_npz, wait_for
 from tests.support.training_worker import config, network_of
 
 
@@ -92,10 +91,9 @@ def test_a_killed_run_resumes_to_the_same_weights(seen: int, whole_run: Path, tm
     """Killed at no particular moment after a checkpoint was seen; no clock decides how far it came."""
     run = tmp_path / "run"
     process = worker(run, 120)
-    while process.poll() is None and not any(int(p.stem[5:]) >= seen for p in run.glob("checkpoint/step-*.pt")):
-        time.sleep(0.005)
+    wait_for(lambda: any(int(path.stem[5:]) >= seen for path in run.glob("checkpoint/step-*.pt")), process)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert checkpoint.load_checkpoint(run / "checkpoint").step < 120
     resumed = worker(run, 120, "--resume")

@@ -24,7 +24,7 @@ from flatclr.training.events import Event, Logged, Stopped
 from flatclr.training.instruments import evaluation_metrics
 from flatclr.training.stopping import RESUME_ME
 from flatclr.training.trainer import train
-from tests.support.training import assert_same
+from tests.support.training import assert_same, wait_for
 from tests.support.training_worker import config, network_of
 
 SMALL = (
@@ -62,15 +62,10 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def wait_for_steps(run: Path, process: subprocess.Popen[str]) -> None:
-    while process.poll() is None and not (run / "metrics.jsonl").exists():
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_leaves_a_checkpoint_a_line_and_the_code_that_means_resume_me(name: str, tmp_path: Path) -> None:
     process = start("--steps", "100000", "--out", "run", "--json", cwd=tmp_path)
-    wait_for_steps(tmp_path / "run", process)
+    wait_for((tmp_path / "run" / "metrics.jsonl").exists, process)
     asked = time.monotonic()
     process.send_signal(getattr(signal, name))
     out, said = process.communicate(timeout=60)
