@@ -18,8 +18,8 @@ from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.columns import dithered
 from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual, look_by_densities
 from flatclr.mi.copula import fit_gaussian
-from flatclr.mi.learning_curve import LearningCurve, quarters
-from flatclr.mi.levels import ROWS_PER_PLACE, Tied, dither_rng, run_levels, sort_columns
+from flatclr.mi.learning_curve import PARTS, LearningCurve
+from flatclr.mi.levels import ROWS_PER_PLACE, Tied, blurred_nats, dither_rng, run_levels, sort_columns
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading
 from flatclr.mi.splits import Split, splits
@@ -57,7 +57,7 @@ def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Me
         if levels.nats - near.nats > _margin(levels, near):
             told = f"neighbours see {near.nats:.3f} nats if rounded, but {_described(columns)} {levels.nats:.3f}."
             return replace(_same_levels(x, y, told, options), runner_up=f"neighbours {near.nats:.3f}")
-    found = _dithered_again(choose_continuous(spread_x, spread_y, split, options), rng)
+    found = _dithered_again(choose_continuous(spread_x, spread_y, split, options), rng, x, y)
     return replace(
         found,
         warnings=(*found.warnings, *columns.warnings),
@@ -65,11 +65,23 @@ def _choose_rounded(x: Array, y: Array, columns: Tied, split: Split, options: Me
     )
 
 
-def _dithered_again(found: Outcome, rng: np.random.Generator) -> Outcome:
-    """Run on other variables, it dithers those too."""
+def _dithered_again(found: Outcome, rng: np.random.Generator, x: Array, y: Array) -> Outcome:
+    """What was found on dithered columns of x and y; run on other variables, it dithers those too."""
     again = found.again
     assert again is not None
-    return replace(found, again=lambda x, y: again(dithered(x, rng), dithered(y, rng)))
+    if found.method != "doe":
+        return replace(found, again=lambda x, y: again(dithered(x, rng), dithered(y, rng)))
+
+    def run(x: Array, y: Array) -> Outcome:
+        return _sharpened(again(dithered(x, rng), dithered(y, rng)), x, y)
+
+    return replace(_sharpened(found, x, y), again=run)
+
+
+def _sharpened(found: Outcome, x: Array, y: Array) -> Outcome:
+    """With what smooth densities miss of levels, half of which is in doubt."""
+    missed = blurred_nats(x, y, found.nats)
+    return replace(found, nats=found.nats + missed, second_order=math.hypot(found.second_order, missed / 2))
 
 
 def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: MethodOptions) -> Outcome:
@@ -104,7 +116,7 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
         dense = look_by_densities(dithered(x, rng), dithered(y, rng), split, options)
         if dense is not None and dense.sees_more_than(validation.nats, validation.standard_error):
             return replace(
-                _dithered_again(dense.finish(), rng),
+                _dithered_again(dense.finish(), rng, x, y),
                 reason=f"{reason}, densities of the dithered columns see {dense.nats:.3f}.",
                 runner_up=f"{method} {validation.nats:.3f}",
                 lower_nats=learned.certified_nats,
@@ -132,14 +144,15 @@ def _same_levels(x: Array, y: Array, reason: str, options: MethodOptions) -> Out
 def _with_curve(found: Outcome, x: Array, y: Array, options: MethodOptions) -> Outcome:
     """Carried on by the learning curve, with its error, where neighbours were sought: they see more in more rows.
 
-    Not where a fourth of the rows would have too few in a place to be read alike. Counts are corrected already.
+    As many neighbours lie as far in a fourth of the rows as four times as many do in all. Where those are most of the
+    rows of a place, the curve is no law any more, but says how far the reading may be off. Counts need none.
     """
-    columns, parts = sort_columns(x, y), quarters(len(x), options.seed)
-    sought = bool(columns.ordered or columns.continuous)
-    if not (sought and parts and columns.places * ROWS_PER_PLACE <= len(parts[-1])):
+    columns, wider = sort_columns(x, y), PARTS * options.k
+    if not (columns.ordered or columns.continuous) or wider >= len(x):
         return found
-    less_nats = float(np.mean([run_levels(x[part], y[part], options).nats for part in parts]))
-    rise = LearningCurve(found.nats, found.nats - less_nats)
+    rise = LearningCurve(found.nats, found.nats - run_levels(x, y, replace(options, k=wider)).nats)
+    if columns.places * ROWS_PER_PLACE * PARTS > len(x):
+        return replace(found, second_order=math.hypot(found.second_order, 2 * rise.systematic_error))
     error = math.hypot(found.second_order, rise.systematic_error)
     return replace(found, nats=found.nats + rise.carried_on_nats, second_order=error)
 

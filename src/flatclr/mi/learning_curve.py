@@ -10,7 +10,7 @@ import numpy as np
 from flatclr.mi.arrays import Integers
 
 _FEW, _ROWS_PER_COLUMN = 500, 20
-_PARTS = 4
+PARTS = 4  # of the rows, one of which a curve is read from beside all
 _FEWEST_ROWS = 50  # of a part
 _LARGEST_SHARE = 0.25  # of the value, by which it is carried on at most
 _UNMEASURED = 0.1  # of the value, by which it may be low where no curve was measured
@@ -66,7 +66,7 @@ def quarters(rows: int, seed: int) -> list[Integers]:
     >>> [len(part) for part in quarters(1000, seed=0)], quarters(100, seed=0)
     ([250, 250, 250, 250], [])
     """
-    return random_parts(rows, _PARTS, seed) if rows >= _PARTS * _FEWEST_ROWS else []
+    return random_parts(rows, PARTS, seed) if rows >= PARTS * _FEWEST_ROWS else []
 
 
 def random_parts(rows: int, count: int, seed: int) -> list[Integers]:
@@ -76,7 +76,7 @@ def random_parts(rows: int, count: int, seed: int) -> list[Integers]:
 
 def first_quarter(rows: Integers) -> Integers:
     """A fourth of rows that are in random order already."""
-    return rows[: len(rows) // _PARTS]
+    return rows[: len(rows) // PARTS]
 
 
 def subsampled_error(readings: list[float]) -> float:

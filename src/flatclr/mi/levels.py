@@ -17,6 +17,8 @@ from flatclr.mi.outcome import MethodOptions, Outcome
 _ROWS_PER_LEVEL = 5
 ROWS_PER_PLACE = 10  # where levels of both variables meet; with fewer, counts read high
 _FEWEST_ROWS = 2  # where nothing else can be meant: of one-hot codes, and of levels that determine each other
+_BLUR_NATS = 0.5  # of a level that is determined: a triangle two levels wide instead of a box of one
+_BLUR_RATE = 2.6  # at noise of one level's deviation, 1.46 nats below the entropy of the levels, 1/24 nat is left of it
 _DITHER = 0xD17  # keeps the noise from repeating draws of a user who made the rows with the same seed
 
 
@@ -107,16 +109,39 @@ def count_terms(x_levels: Integers, y_levels: Integers) -> Array:
     >>> count_terms(label, label).mean().round(2)
     np.float64(1.39)
     """
+    both = level_numbers(np.stack([x_levels, y_levels], 1))
+    terms: Array = _log_count(both) + np.log(len(both)) - _log_count(x_levels) - _log_count(y_levels)
+    return terms
+
+
+def _log_count(levels: Integers) -> Array:
     from scipy.special import digamma
 
-    def log_count(levels: Integers) -> Array:
-        n = np.bincount(levels)[levels]
-        value: Array = digamma(n) + (1 - 2 * (n % 2)) * (digamma((n + 1) / 2) - digamma(n / 2)) / 2
-        return value
+    n = np.bincount(levels)[levels]
+    value: Array = digamma(n) + (1 - 2 * (n % 2)) * (digamma((n + 1) / 2) - digamma(n / 2)) / 2
+    return value
 
-    both = level_numbers(np.stack([x_levels, y_levels], 1))
-    terms: Array = log_count(both) + np.log(len(both)) - log_count(x_levels) - log_count(y_levels)
-    return terms
+
+def blurred_nats(x: Array, y: Array, nats: float) -> float:
+    """What densities of dithered columns miss if they read `nats`, because they are too smooth for the steps of levels.
+
+    Where one variable determines the levels of the other, a level is a step of a staircase. Without its steps the
+    dithered column lies within a triangle around a line, not within a box: half a nat less for each column. How far
+    the reading is below the entropy of the levels tells how near a variable is to that.
+
+    >>> u = np.random.default_rng(0).uniform(size=(5000, 1))
+    >>> [round(blurred_nats(u, np.floor(50 * u), nats), 2) for nats in (3.4, 2.5)]  # of ln 50 = 3.91
+    [0.48, 0.05]
+    >>> blurred_nats(u, u + np.floor(50 * u), 3.4)  # nothing is tied
+    0.0
+    """
+    missed = [0.0]
+    for rows in (x, y):
+        if all(is_tied(column) for column in rows.T):
+            entropy_nats = sum(np.log(len(rows)) - float(_log_count(level_numbers(c)).mean()) for c in rows.T)
+            below = max((entropy_nats - nats) / rows.shape[1] - _BLUR_NATS, 0.0)
+            missed.append(rows.shape[1] * _BLUR_NATS * math.exp(-_BLUR_RATE * below))
+    return max(missed)
 
 
 def dither_rng(seed: int) -> np.random.Generator:
