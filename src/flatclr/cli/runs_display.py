@@ -18,6 +18,15 @@ from flatclr.studies import Progress
 Jobs = Annotated[
     int, typer.Option(help="How many runs share the device, each in its own process.", rich_help_panel=HARDWARE)
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        help="The minutes after which no run is begun; the same command goes on later.",
+        rich_help_panel=HARDWARE,
+        show_default="no limit",
+    ),
+]
+SOME_FAILED = 1  # the exit code
 
 
 class RunsDisplay:

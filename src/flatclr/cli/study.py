@@ -10,14 +10,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
-from flatclr.cli.runs_display import Jobs, RunsDisplay, print_line, print_progress
+from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress
 from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
 from flatclr.training.stopping import RESUME_ME
 
 Option = typer.Option
 SIZE, LIST = "Size", "list"
-SOME_FAILED = 1
 
 
 def study_command(
@@ -29,14 +28,6 @@ def study_command(
     seeds: Annotated[
         int | None, Option(help="How many seeds.", rich_help_panel=SIZE, show_default="those of the study")
     ] = None,
-    minutes: Annotated[
-        float | None,
-        Option(
-            help="The minutes after which no run is begun; the same command goes on later.",
-            rich_help_panel=SIZE,
-            show_default="no limit",
-        ),
-    ] = None,
     setting: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="An option of the study; 'list' shows them.", rich_help_panel=SIZE),
@@ -45,6 +36,7 @@ def study_command(
         str, Option(help="The device: cpu, cuda or cuda:1; auto: cuda where there is one.", rich_help_panel=HARDWARE)
     ] = "auto",
     jobs: Jobs = 1,
+    minutes: Minutes = None,
     out: Annotated[
         str | None,
         Option(

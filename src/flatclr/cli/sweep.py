@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from flatclr.checks import require_one_of
-from flatclr.cli.options import HARDWARE, OUTPUT, option_of, parsed_setting, quiet_option
-from flatclr.cli.runs_display import Jobs, RunsDisplay, print_line, print_progress
+from flatclr.cli.options import OUTPUT, option_of, parsed_setting, quiet_option
+from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress
 from flatclr.report.page import write_comparison
 from flatclr.report.runs_view import Comparison, ranking, records_of, require_measure, row_of
 from flatclr.runs import REPORT
@@ -24,7 +24,6 @@ from flatclr.training.stopping import RESUME_ME
 
 Option = typer.Option
 GRID = "Grid"
-SOME_FAILED = 1
 
 
 def sweep_command(
@@ -46,14 +45,7 @@ def sweep_command(
     data_dir: Annotated[str | None, option_of("data_dir")] = None,
     device: Annotated[str, option_of("device")] = "auto",
     jobs: Jobs = 1,
-    minutes: Annotated[
-        float | None,
-        Option(
-            help="The minutes after which no run is begun; the same command goes on later.",
-            rich_help_panel=HARDWARE,
-            show_default="no limit",
-        ),
-    ] = None,
+    minutes: Minutes = None,
     out: Annotated[
         str,
         Option(help="The folder of the sweep; finished runs found there are not made again.", rich_help_panel=OUTPUT),
