@@ -25,7 +25,8 @@ from flatclr.mi.critics import anchored
 from flatclr.mi.entropies import learn_entropies
 from flatclr.mi.families import family_bound, plug_in, refutes
 from flatclr.mi.held_out import seeded, to_tensors, train_critic
-from flatclr.mi.learning_curve import LearningCurve, few_rows, first_quarter, quarters, random_parts, subsampled_error
+from flatclr.mi.inputs import few_rows
+from flatclr.mi.learning_curve import LearningCurve, first_quarter, quarters, random_parts, subsampled_error
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
 from flatclr.mi.noiseless import keeps_rising
 from flatclr.mi.outcome import INTERACTION, MethodOptions, Outcome, Reading, certified, outcome_of

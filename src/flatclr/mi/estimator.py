@@ -15,8 +15,7 @@ from flatclr.mi.budget import Budget, Progress
 from flatclr.mi.columns import inspect
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
-from flatclr.mi.inputs import as_rows, require_same_rows
-from flatclr.mi.learning_curve import few_rows
+from flatclr.mi.inputs import as_rows, few_rows, require_same_rows
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.methods import METHODS, REGISTRY, Method
 from flatclr.mi.noiseless import exact_relation

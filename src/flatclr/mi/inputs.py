@@ -10,6 +10,7 @@ import torch
 from flatclr.mi.arrays import Array
 
 FEWEST_ROWS = 50
+_FEW, _ROWS_PER_COLUMN = 500, 20
 _NUMERIC = "fiub"  # kinds of NumPy's types
 _KINDS = {"M": "dates", "m": "durations", "c": "complex numbers"}
 _ENCODE = "encode text as numbers first."
@@ -69,3 +70,12 @@ def require_same_rows(**variables: Array) -> None:
         raise ValueError(
             f"at least {FEWEST_ROWS} rows must be given, got {length}; no estimate from so few rows means anything."
         )
+
+
+def few_rows(rows: int, columns: int) -> bool:
+    """Whether so many rows of so many columns, of both variables together, make only a rough estimate.
+
+    >>> few_rows(400, columns=2), few_rows(600, columns=2), few_rows(600, columns=40)
+    (True, False, True)
+    """
+    return rows < max(_FEW, _ROWS_PER_COLUMN * columns)

@@ -9,7 +9,6 @@ import numpy as np
 
 from flatclr.mi.arrays import Integers
 
-_FEW, _ROWS_PER_COLUMN = 500, 20
 PARTS = 4  # of the rows, one of which a curve is read from beside all
 _FEWEST_ROWS = 50  # of a part
 _LARGEST_SHARE = 0.25  # of the value, by which it is carried on at most
@@ -49,15 +48,6 @@ class LearningCurve:
         if self.gain_nats is None:
             return _UNMEASURED * max(self.nats, 0.0)
         return max(self.gain_nats, 0.0) / 2
-
-
-def few_rows(rows: int, columns: int) -> bool:
-    """Whether so many rows of so many columns, of both variables together, make only a rough estimate.
-
-    >>> few_rows(400, columns=2), few_rows(600, columns=2), few_rows(600, columns=40)
-    (True, False, True)
-    """
-    return rows < max(_FEW, _ROWS_PER_COLUMN * columns)
 
 
 def quarters(rows: int, seed: int) -> list[Integers]:
