@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.doctor.__main__ import BENCHES, FOLDER
+from benchmarks.doctor.__main__ import AGAIN, BENCHES, FOLDER, judge
 from benchmarks.doctor.cases import Bench, Case, kept
 from benchmarks.doctor.tables import judged, summary
 from flatclr.doctor.rules import RULES
 
-JUDGED_ONCE = ("bench_b",)  # by rules that were mended by what it showed
 OF_THE_OBJECTIVE = ("objective", "objective_options")  # which say what it is, not that it is broken
 
 
@@ -18,8 +17,21 @@ def test_the_page_of_a_bench_has_its_rates_and_every_run(name: str) -> None:
     records, page = list(kept(FOLDER / f"{name}.jsonl.gz")), (FOLDER / f"{name}.md").read_text()
     assert {record["case"] for record in records} == {case.name for case in BENCHES[name].cases}
     assert all(f"| {record['case']} | {record['fault'] or 'nothing'} |" in page for record in records)
-    if name not in JUDGED_ONCE:
-        assert summary(judged(records)) in page
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHES if (FOLDER / f"{name}.md").exists()])
+def test_what_the_rules_of_today_find_is_on_a_page_of_its_own(name: str) -> None:
+    rows, page = judged(kept(FOLDER / f"{name}.jsonl.gz")), (FOLDER / AGAIN).read_text()
+    assert f"- Bench {name[-1].upper()}: {summary(rows)}" in page
+    assert all(
+        row["right"] or f"| {row['run']} | {row['fault']} | {', '.join(row['found']) or 'nothing'} |" in page
+        for row in rows
+    )
+
+
+def test_a_bench_is_judged_once() -> None:
+    with pytest.raises(SystemExit, match=r"a bench is judged once, got .*bench_b\.md"):
+        judge(BENCHES["bench_b"], FOLDER / "bench_b.jsonl.gz")
 
 
 @pytest.mark.parametrize("name", BENCHES)
