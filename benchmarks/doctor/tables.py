@@ -83,9 +83,10 @@ def again_page(benches: Mapping[str, list[dict[str, Any]]]) -> str:
     ]
     parts = [
         "# The benches of the doctor by the rules of today",
-        "`python -m benchmarks.doctor again` judges the runs that were kept. **The rules have seen these runs**: what "
-        "was wrong was mended, so these rates say that the mends hold, and not how often the doctor is right. That is "
-        "on the page that each bench got when it was judged, once, by rules that had not seen it.",
+        "`python -m benchmarks.doctor again` judges the runs that were kept. **The rules have seen these runs**, but "
+        "for those of a bench that was made after them: what was wrong was mended, so these rates say that the mends "
+        "hold, and not how often the doctor is right. That is on the page that each bench got when it was judged, "
+        "once, by rules that had not seen it.",
         f"Rules: commit {_last_commit('src/flatclr/doctor')}.",
         "\n".join(f"- Bench {_letter(name)}: {summary(rows)}" for name, rows in benches.items()),
         "## Runs that are judged wrongly",
