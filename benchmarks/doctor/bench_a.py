@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.doctor.cases import Bench, Case, Images
+from benchmarks.doctor.cases import SHARED, Bench, Case, Images
 from benchmarks.doctor.faults import (
+    STILL,
     coded,
     dead_encoder,
     few_classes,
@@ -19,27 +20,23 @@ from benchmarks.doctor.faults import (
     stale_encoder,
 )
 from flatclr.data.embedded import read_embedded
-from flatclr.training.config import TrainConfig
 
 SIDE = 14
-BASE = TrainConfig(
+BASE = SHARED.changed(
     encoder="cnn",
     encoder_options={"width": 8},
     embedding=32,
     batch_size=64,
     steps=300,
-    log_every=10,
     eval_every=75,
     eval_samples=1000,
-    checkpoint_every=10**6,
-    device="cpu",
 )
 INFONCE = {"objective": "infonce", "temperature": 0.1}
 SGD = {"optimizer": "sgd", "learning_rate": 0.1}
 MLP = {"encoder": "mlp", "encoder_options": {"width": 256}}
 MILD = {"views": {"crop_scale": [0.8, 1.0]}}
 UNCHANGED_LEVELS = {"jitter_probability": 0.0, "grayscale_probability": 0.0}
-WEAK = {"crop_scale": [1.0, 1.0], "flip_probability": 0.0, "jitter_probability": 0.0, "grayscale_probability": 0.0}
+WEAK = {"crop_scale": [1.0, 1.0], **STILL}
 
 
 def fashion(_: Path | None) -> Images:

@@ -9,25 +9,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.doctor.cases import Bench, Case, Images
-from benchmarks.doctor.faults import coded, dead_encoder, few_distinct, fewer, leaked, pooled, sleeping
-from flatclr.training.config import TrainConfig
+from benchmarks.doctor.cases import SHARED, Bench, Case, Images
+from benchmarks.doctor.faults import STILL, coded, dead_encoder, few_distinct, fewer, leaked, pooled, sleeping
 
 SIDE = 14
 TRAIN, TEST = 10_000, 2_000
 VIEWS = {"crop_scale": [0.3, 1.0], "flip_probability": 0.0}  # a mirrored digit is another one, or none
-BASE = TrainConfig(
+BASE = SHARED.changed(
     encoder="mlp",
     encoder_options={"width": 192},
     embedding=48,
     batch_size=96,
     steps=250,
-    log_every=10,
     eval_every=50,
     eval_samples=1000,
-    checkpoint_every=10**6,
     views=VIEWS,
-    device="cpu",
 )
 INFONCE = {"objective": "infonce", "temperature": 0.15}
 DCL = {"objective": "dcl", "temperature": 0.15}
@@ -36,7 +32,6 @@ CNN = {"encoder": "cnn", "encoder_options": {"width": 8, "norm": "group"}}
 SGD = {"optimizer": "sgd", "learning_rate": 0.05}
 WIDE = {"encoder_options": {"width": 512, "layers": 3}}
 LONG = {"steps": 1000, "log_every": 25, "eval_every": 200}
-STILL = {"flip_probability": 0.0, "jitter_probability": 0.0, "grayscale_probability": 0.0}
 
 
 def mnist(path: Path | None) -> Images:

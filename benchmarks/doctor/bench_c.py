@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.doctor.cases import Bench, Case, Images
-from benchmarks.doctor.faults import coded, dead_encoder, few_distinct, fewer, leaked, sleeping, stale_encoder
+from benchmarks.doctor.cases import SHARED, Bench, Case, Images
+from benchmarks.doctor.faults import STILL, coded, dead_encoder, few_distinct, fewer, leaked, sleeping, stale_encoder
 from flatclr.data.digits import digits
 from flatclr.data.sources import ResidentImages
-from flatclr.training.config import TrainConfig
 
 SIDE = 8
 VIEWS = {"crop_scale": [0.5, 1.0], "flip_probability": 0.0}
-STILL = {"flip_probability": 0.0, "jitter_probability": 0.0, "grayscale_probability": 0.0}
-BASE = TrainConfig(
+BASE = SHARED.changed(
     encoder="mlp",
     encoder_options={"width": 96, "layers": 3},
     embedding=24,
@@ -23,9 +21,7 @@ BASE = TrainConfig(
     log_every=15,
     eval_every=60,
     eval_samples=1000,
-    checkpoint_every=10**6,
     views=VIEWS,
-    device="cpu",
 )
 SIGLIP = {"objective": "siglip"}
 DCLW = {"objective": "dclw", "temperature": 0.2}

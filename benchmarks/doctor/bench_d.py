@@ -8,24 +8,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.doctor.cases import Bench, Case, Images
-from benchmarks.doctor.faults import coded, dead_encoder, few_distinct, fewer, leaked, pooled, sleeping
+from benchmarks.doctor.cases import SHARED, Bench, Case, Images
+from benchmarks.doctor.faults import STILL, coded, dead_encoder, few_distinct, fewer, leaked, pooled, sleeping
 from flatclr.data.named.cifar import read_cifar10_binary
-from flatclr.training.config import TrainConfig
 
 SIDE = 16
 TRAIN, TEST = 10_000, 2_000
-BASE = TrainConfig(
+BASE = SHARED.changed(
     encoder="resnet18",
     encoder_options={"width": 8},
     embedding=64,
     batch_size=64,
     steps=240,
-    log_every=10,
     eval_every=80,
     eval_samples=700,
-    checkpoint_every=10**6,
-    device="cpu",
 )
 INFONCE = {"objective": "infonce", "temperature": 0.2}
 KEPT = {"objective": "flatnce", "objective_options": {"keep_positive": True}, "temperature": 0.1}
@@ -36,7 +32,6 @@ SOG = {"objective": "sogclr", "temperature": 0.2}
 HOLDER = {"objective": "holder", "temperature": 0.2}
 LONG = {"steps": 600, "log_every": 20, "eval_every": 150}
 MILD = {"crop_scale": [0.8, 1.0]}
-STILL = {"flip_probability": 0.0, "jitter_probability": 0.0, "grayscale_probability": 0.0}
 GREY = {"grayscale_probability": 1.0, "jitter_probability": 1.0, "brightness": 0.8, "contrast": 0.8}
 
 

@@ -21,6 +21,7 @@ from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 
 DIGITS = 5  # of the numbers that are kept
+SHARED = TrainConfig(log_every=10, checkpoint_every=10**6, device="cpu")  # what the runs of all benches share
 LEFT_OUT = ("out", "wandb", "data_dir", "workers", "labels")  # of the settings; they are those of a machine
 
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from benchmarks.doctor.cases import Images
 from flatclr.models.encoders import build_encoder
 
+STILL = {"flip_probability": 0.0, "jitter_probability": 0.0, "grayscale_probability": 0.0}  # views that are crops alone
+
 
 def pooled(images: Images, side: int) -> Images:
     """Smaller images, which train in seconds."""

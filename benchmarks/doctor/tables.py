@@ -59,7 +59,7 @@ def page(name: str, rows: list[dict[str, Any]], seconds: float) -> str:
         {**row, "found": ", ".join(row["found"]) or SOUND, "right": "yes" if row["right"] else "no"} for row in rows
     ]
     parts = [
-        f"# Bench {name[-1].upper()} of the doctor",
+        f"# Bench {_letter(name)} of the doctor",
         f"`python -m benchmarks.doctor run {name}`, then `python -m benchmarks.doctor table {name}`; "
         f"{seconds / 60:.1f} CPU minutes on {where()}.",
         commits,
@@ -73,6 +73,28 @@ def page(name: str, rows: list[dict[str, Any]], seconds: float) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def again_page(benches: Mapping[str, list[dict[str, Any]]]) -> str:
+    """All benches by the rules of today: what they name, and every run in which that is wrong."""
+    wrong = [
+        {"bench": _letter(name), "run": row["run"], "fault": row["fault"], "found": ", ".join(row["found"]) or SOUND}
+        for name, rows in benches.items()
+        for row in rows
+        if not row["right"]
+    ]
+    parts = [
+        "# The benches of the doctor by the rules of today",
+        "`python -m benchmarks.doctor again` judges the runs that were kept. **The rules have seen these runs**, but "
+        "for those of a bench that was made after them: what was wrong was mended, so these rates say that the mends "
+        "hold, and not how often the doctor is right. That is on the page that each bench got when it was judged, "
+        "once, by rules that had not seen it.",
+        f"Rules: commit {_last_commit('src/flatclr/doctor')}.",
+        "\n".join(f"- Bench {_letter(name)}: {summary(rows)}" for name, rows in benches.items()),
+        "## Runs that are judged wrongly",
+        markdown(wrong),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def _confusion(rows: list[dict[str, Any]]) -> str:
     counted = Counter((row["fault"], (row["found"] or [SOUND])[0]) for row in rows)
     names = list(dict.fromkeys([row["fault"] for row in rows] + [first for _, first in counted]))
@@ -81,6 +103,10 @@ def _confusion(rows: list[dict[str, Any]]) -> str:
         for fault in dict.fromkeys(row["fault"] for row in rows)
     ]
     return markdown(table)
+
+
+def _letter(name: str) -> str:
+    return name[-1].upper()
 
 
 def _last_commit(path: str) -> str:

@@ -64,6 +64,27 @@ def test_what_a_fault_brings_about_comes_after_it() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
+def test_what_views_that_share_nothing_bring_about_comes_after_them() -> None:
+    nothing_in_common = {"pool_mi_best_nats": 0.01, "pixel_match": 0.002, "head_rank": 1.0}
+    found = diagnose(evidence({"embedding_std": 0.04, "ess": 0.97, "uniformity": -0.1}, nothing_in_common)).findings
+    assert [finding.name for finding in found] == ["views_too_strong", "collapse", "dimensional_collapse"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"knn_samples": 50}, "evaluations are too small to tell, which costs nothing of what was learnt"),
+        ({"split_overlap": 0.5}, "test images are training images, which costs nothing of what was learnt"),
+        ({"data_wait_share": 0.6}, "the device waits for data, which costs 60% of the time."),
+    ],
+)
+def test_what_takes_nothing_from_learning_is_not_said_to(metrics: dict[str, Any], said: str) -> None:
+    diagnosis = diagnose(evidence(metrics, metrics))
+    assert diagnosis.verdict.startswith(f"One thing is wrong: {said}")
+    assert "could have learnt" not in diagnosis.verdict
+    assert diagnosis.findings[0].costs in diagnosis._repr_html_()
+
+
 def test_a_diagnosis_is_a_table_a_dict_and_a_page() -> None:
     diagnosis = diagnose(evidence({"saturation": 0.95}))
     assert diagnosis.to_frame()["name"].tolist() == ["bound_saturated"]

@@ -32,6 +32,24 @@ def noise(ratio: float, last: float = 0.8) -> dict[str, Any]:
     return {"gradient_snr": [1.2, ratio, ratio, ratio], "pool_mi_best_nats": [0.3, 0.8, 0.8, last]}
 
 
+def shared(*nats: float, match: float = 0.005) -> dict[str, Any]:
+    """What views share at each evaluation, and how often pixels find the other one."""
+    return {"pool_mi_best_nats": list(nats), "pixel_match": match}
+
+
+def clamped(ess: float, target: float | None = 0.25, *, rising: bool = False) -> Evidence:
+    """A run whose controller is at a limit, before and at its end."""
+    nats = [0.06, 0.18, 0.44, 0.54] if rising else [0.06, 0.48, 0.52, 0.54]
+    settings = {"temperature": None, "ess_target": target}
+    return evidence({"beta_clamped": ALL, "ess": ess}, {"pool_mi_best_nats": nats}, settings)
+
+
+def at_odds(times: float, of: float = 0.25) -> float:
+    """An ESS whose odds are so many times those of another."""
+    odds = times * of / (1 - of)
+    return odds / (1 + odds)
+
+
 EDGES: list[tuple[str, Evidence, Evidence]] = [
     (
         "bound_saturated",
@@ -58,6 +76,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         evidence({"ess": T.ESS_ALL_EQUAL + 0.001}),
         evidence({"ess": T.ESS_ALL_EQUAL - 0.001}),
     ),
+    (
+        "temperature_too_high",
+        evidence({"ess": 0.99, "embedding_std": T.SPREAD_STD + 0.001}),
+        evidence({"ess": 0.99, "embedding_std": T.SPREAD_STD - 0.001}),  # embeddings that are alike at any temperature
+    ),
     ("temperature_too_high", evidence({"ess": 0.99}), evidence({"ess": 0.99}, settings={"objective": "vicreg"})),
     ("temperature_too_high", evidence({"ess": 0.99}), evidence({"ess": 0.99}, settings=BILINEAR)),
     ("temperature_too_low", evidence({"ess": FEW / 2}), evidence({"ess": FEW / 2}, settings=BILINEAR)),
@@ -70,13 +93,26 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
     ),
     (
         "controller_clamped",
-        evidence({"beta_clamped": [False] * 9 + [True, True, False]}),
-        evidence({"beta_clamped": [True] * 9 + [True, False, False]}),
+        evidence({"beta_clamped": [False] * 9 + [True, True, False], "ess": 0.9}),
+        evidence({"beta_clamped": [True] * 9 + [True, False, False], "ess": 0.9}),
+    ),
+    ("controller_clamped", clamped(at_odds(T.MISSED_ODDS * 1.01)), clamped(at_odds(T.MISSED_ODDS * 0.99))),
+    ("controller_clamped", clamped(at_odds(0.99 / T.MISSED_ODDS)), clamped(at_odds(1.01 / T.MISSED_ODDS))),
+    (
+        "controller_clamped",  # which more steps may mend, but for a target that is far
+        clamped(at_odds(T.MISSED_FAR * 1.01), rising=True),
+        clamped(at_odds(T.MISSED_FAR * 0.99), rising=True),
+    ),
+    ("controller_clamped", clamped(0.4, None, rising=True), clamped(0.4, rising=True)),  # a target that is not known
+    (
+        "collapse",
+        evidence({"embedding_std": T.COLLAPSED_STD - 0.001, "ess": 0.8}),
+        evidence({"embedding_std": T.COLLAPSED_STD + 0.001, "ess": 0.8}),
     ),
     (
         "collapse",
-        evidence({"embedding_std": T.COLLAPSED_STD - 0.001}),
-        evidence({"embedding_std": T.COLLAPSED_STD + 0.001}),
+        evidence({"embedding_std": T.POINT_STD - 0.001, "ess": 0.4}),
+        evidence({"embedding_std": T.POINT_STD + 0.001, "ess": 0.4}),  # a cone in which negatives differ
     ),
     (
         "collapse",
@@ -126,9 +162,29 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         evidence(None, {"pixel_match": T.PIXELS_MATCH - 0.001}),
     ),
     (
+        "gradient_noise",  # a rise from nothing to next to nothing is none
+        evidence(None, {"gradient_snr": 0.38, "pool_mi_best_nats": [0.09, 0.005, 0.03, 0.04]}),
+        evidence(None, {"gradient_snr": 0.38, "pool_mi_best_nats": [0.09, 0.005, 0.06, 0.12]}),
+    ),
+    (
+        "gradient_noise",  # nor one that was lost again
+        evidence(None, {"gradient_snr": 0.38, "pool_mi_best_nats": [0.09, 0.0, 0.13, 0.08]}),
+        evidence(None, {"gradient_snr": 0.38, "pool_mi_best_nats": [0.09, 0.0, 0.08, 0.08]}),
+    ),
+    (
         "views_too_strong",
-        evidence(None, {"pool_mi_best_nats": T.LITTLE_SHARED_NATS - 0.001}),
-        evidence(None, {"pool_mi_best_nats": T.LITTLE_SHARED_NATS + 0.001}),
+        evidence(None, shared(*[T.LITTLE_SHARED_NATS - 0.001] * 4)),
+        evidence(None, shared(*[T.LITTLE_SHARED_NATS + 0.001] * 4)),
+    ),
+    (
+        "views_too_strong",
+        evidence(None, shared(0.07, 0.12, 0.15, 0.15)),
+        evidence(None, shared(0.07, 0.02, 0.11, 0.15)),  # which still rises
+    ),
+    (
+        "views_too_strong",
+        evidence(None, shared(*[0.1] * 4, match=T.PIXELS_SHARE - 0.001)),
+        evidence(None, shared(*[0.1] * 4, match=T.PIXELS_SHARE + 0.001)),  # of which pixels find the other one
     ),
     (
         "data_starved",
@@ -155,6 +211,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         "knn_falling",
         evidence(None, falling(0.2)),
         evidence(None, {**falling(0.2), "pool_mi_best_nats": [1.3, 1.2, 1.1, 1.0]}),  # the bound falls too
+    ),
+    (
+        "knn_falling",
+        evidence(None, {"knn": [0.7, 0.6, 0.55, 0.56]}),
+        evidence(None, {"knn": [0.7, 0.52, 0.55, 0.6]}),  # which recovers
     ),
     (
         "evaluation_too_small",
@@ -210,9 +271,29 @@ def test_a_sound_run_trips_nothing() -> None:
     assert [name for name, rule in RULES.items() if rule.look(evidence()) is not None] == []
 
 
-def test_causes_are_rules() -> None:
-    for rule in RULES.values():
-        assert set(rule.effect_of) <= set(RULES) - {rule.name}
+def test_causes_are_rules_and_none_is_its_own() -> None:
+    def causes(name: str, after: tuple[str, ...] = ()) -> None:
+        assert name not in after, f"{name} brings itself about: {after}"
+        for cause in RULES[name].effect_of:
+            causes(cause, (*after, name))
+
+    for name in RULES:
+        causes(name)
+
+
+@pytest.mark.parametrize(
+    ("nats", "rises"),
+    [
+        ((0.06, 0.18, 0.44, 0.54), True),
+        ((0.06, 0.44, 0.53, 0.54), False),  # less than a quarter of it came in the second half
+        ((0.00, 0.01, 0.03, 0.05), False),  # a rise that is the luck of a pool
+        ((0.06, 0.18, 0.64, 0.54), False),  # a fall at the end
+        ((0.06, 0.18, 0.58, 0.54), True),
+    ],
+)
+def test_a_bound_still_rises_where_much_of_it_came_in_the_second_half(nats: tuple[float, ...], *, rises: bool) -> None:
+    assert evidence(None, {"pool_mi_best_nats": list(nats)}).still_rises is rises
+    assert not evidence(None, {"pool_mi_best_nats": None}).still_rises
 
 
 def test_rules_ask_the_traits_of_an_objective_that_was_registered_since(monkeypatch: pytest.MonkeyPatch) -> None:

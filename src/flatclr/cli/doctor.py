@@ -76,9 +76,7 @@ def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> 
     style, piped = "green" if diagnosis.healthy else "bold yellow", not console.is_terminal
     console.print(escape(diagnosis.verdict), style=style, highlight=False, soft_wrap=piped)
     for place, finding in enumerate(diagnosis.findings[:most], 1):
-        console.print(
-            f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs about {finding.cost:.0%})", highlight=False
-        )
+        console.print(f"\n[bold]{place}. {escape(finding.title)}[/bold] (costs {finding.costs})", highlight=False)
         for line in (finding.evidence, finding.cause, finding.remedy):
             console.print(f"   {escape(line)}", highlight=False, soft_wrap=piped)
         if finding.command is not None:

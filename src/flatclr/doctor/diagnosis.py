@@ -18,12 +18,16 @@ class Finding:
         name: of the fault, the same in every run: a word for programs.
         title: the fault in a few words, for people.
         cost: the share, from 0 to 1, of what the run could have learnt that the fault costs; an estimate, by which
-            findings are ordered.
+            findings are ordered. Where `price` says what it costs instead, it is but a place in that order.
         evidence: the numbers that show it.
         cause: why they are as they are, in a sentence.
         remedy: what to change, in a sentence.
         command: the change as a command line; None where none does it.
         series: the metrics of metrics.jsonl that show it over the steps.
+        price: what it costs, in words, where that is nothing of what the run could have learnt; None elsewhere.
+
+    >>> Finding("split_leak", "Test images are seen", 0.6, "", "", "", price="nothing of what was learnt").costs
+    'nothing of what was learnt'
     """
 
     name: str
@@ -34,6 +38,12 @@ class Finding:
     remedy: str
     command: str | None = None
     series: tuple[str, ...] = ()
+    price: str | None = None
+
+    @property
+    def costs(self) -> str:
+        """What it costs, in words: its price, or about so much of what could have been learnt."""
+        return self.price or f"about {self.cost:.0%}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,7 @@ class Diagnosis:
         return pd.DataFrame([asdict(finding) for finding in self.findings], columns=columns)
 
     def _repr_html_(self) -> str:
-        shown = self.to_frame().drop(columns=["name", "series"])
-        table = "" if self.healthy else shown.to_html(index=False, float_format="{:.2f}".format, border=0)
+        shown = self.to_frame().drop(columns=["name", "series", "price"])
+        shown["cost"] = [finding.costs for finding in self.findings]
+        table = "" if self.healthy else shown.to_html(index=False, border=0)
         return f"<p>{html.escape(self.verdict)}</p>{table}"

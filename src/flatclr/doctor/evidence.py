@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from flatclr.doctor.thresholds import LATE_SHARE
+from flatclr.doctor.thresholds import LATE_SHARE, NEAR_ITS_BEST, RISEN_NATS, STILL_RISING
 from flatclr.objectives import OBJECTIVES, Traits
 from flatclr.objectives.critics import COSINE
 
@@ -103,6 +103,22 @@ class Evidence:
         """A metric's last value; None where it was not measured."""
         series = self.series(name)
         return series.last if series else None
+
+    @property
+    def still_rises(self) -> bool:
+        """Whether the bound rises yet: a good part of it came in the second half, and the end is no fall.
+
+        >>> rows = [{"step": step, "pool_mi_best_nats": nats} for step, nats in ((0, 0.0), (50, 0.1), (100, 0.2))]
+        >>> Evidence(rows).still_rises
+        True
+        """
+        shared = self.series("pool_mi_best_nats")
+        before = sum(step <= self.steps / 2 for step in shared.steps)
+        if not before:
+            return False
+        since = shared.values[before - 1 :]
+        risen = shared.last - since[0]
+        return risen >= max(RISEN_NATS, STILL_RISING * shared.last) and shared.last >= NEAR_ITS_BEST * max(since)
 
     @property
     def steps(self) -> float:

@@ -61,14 +61,15 @@ def examine(
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The findings of every rule, put in order, and the verdict."""
     found = {name: finding for name, rule in RULES.items() if (finding := rule.look(evidence)) is not None}
-    ordered = tuple(sorted((_after_causes(finding, found) for finding in found.values()), key=lambda f: -f.cost))
+    after = (replace(finding, cost=_cost(name, found)) for name, finding in found.items())
+    ordered = tuple(sorted(after, key=lambda finding: -finding.cost))
     return Diagnosis(_verdict(ordered, evidence), healthy=not ordered, findings=ordered)
 
 
-def _after_causes(finding: Finding, found: Mapping[str, Finding]) -> Finding:
+def _cost(name: str, found: Mapping[str, Finding]) -> float:
     """What another fault brings about costs less than that fault, for it is gone with it."""
-    causes = [found[name].cost for name in RULES[finding.name].effect_of if name in found]
-    return replace(finding, cost=min([finding.cost, *(AFTER_ITS_CAUSE * cost for cost in causes)]))
+    causes = [_cost(cause, found) for cause in RULES[name].effect_of if cause in found]
+    return min([found[name].cost, *(AFTER_ITS_CAUSE * cost for cost in causes)])
 
 
 def _verdict(findings: Sequence[Finding], evidence: Evidence) -> str:
@@ -77,7 +78,7 @@ def _verdict(findings: Sequence[Finding], evidence: Evidence) -> str:
         return f"Nothing is wrong that the metrics of {steps} can show."
     first, *others = findings
     title = f"{first.title[:1].lower()}{first.title[1:]}"
-    costs = f"about {first.cost:.0%} of what the run could have learnt"
+    costs = first.costs if first.price else f"{first.costs} of what the run could have learnt"
     if not others:
         return f"One thing is wrong: {title}, which costs {costs}."
     return f"{len(findings)} things are wrong, first of all that {title}, which costs {costs}."

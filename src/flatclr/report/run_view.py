@@ -78,8 +78,9 @@ def diagnosis_of(record: RunRecord) -> dict[str, Any] | None:
     except (ValueError, OSError):
         return None
     content = found.to_dict()
-    for finding in content["findings"]:
-        finding["panels"] = [panel_head(panel) for panel in panels_of(finding["series"], record.rows)[:2]]
+    for finding, shown in zip(found.findings, content["findings"], strict=True):
+        shown["costs"] = finding.costs
+        shown["panels"] = [panel_head(panel) for panel in panels_of(finding.series, record.rows)[:2]]
     return content
 
 

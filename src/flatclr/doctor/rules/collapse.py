@@ -9,12 +9,14 @@ from flatclr.doctor.remedies import slower, train_command
 from flatclr.doctor.rules.registry import rule
 
 
-@rule("collapse", effect_of=("learning_rate_too_high",))
+@rule("collapse", effect_of=("learning_rate_too_high", "views_too_strong", "dead_batch_norm"))
 def collapse(evidence: Evidence) -> Finding | None:
-    """All embeddings are nearly the same."""
+    """All embeddings are nearly the same: they lie in a narrow cone, and the objective cannot tell them apart in it."""
     std, uniformity, ess = (evidence.late(name) for name in ("embedding_std", "uniformity", "ess"))
-    at_a_point = std is not None and std < T.COLLAPSED_STD
-    narrow = uniformity is not None and uniformity > T.COLLAPSED_UNIFORMITY
+    narrow = (std is not None and std < T.COLLAPSED_STD) or (
+        uniformity is not None and uniformity > T.COLLAPSED_UNIFORMITY
+    )
+    at_a_point = std is not None and std < T.POINT_STD
     if not (at_a_point or (narrow and (ess is None or ess > T.COLLAPSED_ESS))):
         return None
     return Finding(

@@ -68,11 +68,16 @@ def views_too_weak(evidence: Evidence) -> Finding | None:
     )
 
 
-@rule("views_too_strong", effect_of=("learning_rate_too_high", "collapse", "dead_batch_norm"))
+@rule("views_too_strong")
 def views_too_strong(evidence: Evidence) -> Finding | None:
-    """After training the views of an image still share next to nothing, and no more is being learnt."""
+    """Views share next to nothing, by the pixels as by the network, and the network no longer learns more.
+
+    Pixels that find other views show that these share something: a network that does not see it is at fault, not they.
+    """
     shared, found = evidence.series("pool_mi_best_nats"), evidence.late("pixel_match")
-    if not shared or found is None or shared.last > T.LITTLE_SHARED_NATS or not _was_trained(evidence):
+    if not shared or found is None or shared.last > T.LITTLE_SHARED_NATS or found > T.PIXELS_SHARE:
+        return None
+    if evidence.still_rises or not _was_trained(evidence):
         return None
     return Finding(
         "views_too_strong",
@@ -112,6 +117,7 @@ def data_starved(evidence: Evidence) -> Finding | None:
         remedy="Use more workers, smaller images, or hold decoded images in memory with a larger resident_gib.",
         command=train_command(evidence, **changes),
         series=("data_wait_share", "images_per_second"),
+        price=f"{waiting:.0%} of the time",
     )
 
 
@@ -130,6 +136,7 @@ def split_leak(evidence: Evidence) -> Finding | None:
         remedy="Remove the shared images from one of the splits, and evaluate again.",
         command=of_run(evidence, "neighbours", "--duplicates"),
         series=("split_overlap", "knn"),
+        price="nothing of what was learnt, which looks better than it is",
     )
 
 

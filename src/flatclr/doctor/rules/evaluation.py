@@ -48,9 +48,11 @@ def knn_falling(evidence: Evidence) -> Finding | None:
     best = max(knn.values)
     at = knn.steps[knn.values.index(best)]
     fallen = best - knn.last
+    # that of two samples, which is more than that of one that is looked at twice, as evaluations do
     error = math.sqrt(2 * best * (1 - best) / (samples or T.ASSUMED_SAMPLES))
+    recovers = knn.last - min(knn.values) > error  # as what random features know is lost, before more is learnt
     risen = shared.last - shared.values[shared.steps.index(at)] if at in shared.steps else 0.0
-    if fallen < max(T.FALLEN_POINTS, T.FALLEN_ERRORS * error) or risen < T.RISEN_NATS:
+    if recovers or fallen < max(T.FALLEN_POINTS, T.FALLEN_ERRORS * error) or risen < T.RISEN_NATS:
         return None
     return Finding(
         "knn_falling",
@@ -90,6 +92,7 @@ def evaluation_too_small(evidence: Evidence) -> Finding | None:
         else "Evaluate on all test images; eval_samples says how many training looks at.",
         command=of_run(evidence, "eval", "--protocol knn", *(["--data MORE_IMAGES"] if all_seen else [])),
         series=("knn",),
+        price="nothing of what was learnt, which cannot be told",
     )
 
 

@@ -59,7 +59,17 @@ def learning_rate_too_low(evidence: Evidence) -> Finding | None:
     )
 
 
-@rule("gradient_noise", effect_of=("learning_rate_too_high", "collapse", "views_too_strong", "false_negatives"))
+BRING_NOISE = (
+    *("learning_rate_too_high", "collapse", "views_too_strong", "views_too_weak", "false_negatives"),
+    *(
+        "bound_saturated",
+        "temperature_too_low",
+        "controller_clamped",
+    ),  # a vanished gradient, or that of a few negatives
+)
+
+
+@rule("gradient_noise", effect_of=BRING_NOISE)
 def gradient_noise(evidence: Evidence) -> Finding | None:
     """The gradients of independent batches have next to nothing in common, and nothing more is learnt."""
     measured, shared = (evidence.series(name).after(0) for name in ("gradient_snr", "pool_mi_best_nats"))
@@ -67,7 +77,8 @@ def gradient_noise(evidence: Evidence) -> Finding | None:
         return None
     squares = [((T.SNR_BATCHES - 1) * snr**2 - 1) / T.SNR_BATCHES for snr in measured.values]
     signal = sum(squares) / len(squares)
-    if signal > T.SIGNAL_IN_NOISE or shared.last > (1 + T.STILL_LEARNING) * shared.first:
+    learnt = shared.last - shared.first > max(T.LEARNT_NATS, T.LEARNT_SHARE * shared.first)
+    if signal > T.SIGNAL_IN_NOISE or learnt or evidence.still_rises:
         return None
     batch = evidence.settings.get("batch_size")
     larger = 8 * batch if isinstance(batch, int) else None

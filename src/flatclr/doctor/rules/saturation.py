@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.diagnosis import Finding
 from flatclr.doctor.evidence import Evidence
@@ -38,9 +40,11 @@ def bound_saturated(evidence: Evidence) -> Finding | None:
 
 @rule("temperature_too_high", effect_of=("collapse", "learning_rate_too_high"))
 def temperature_too_high(evidence: Evidence) -> Finding | None:
-    """All negatives weigh the same: none of them teaches more than another."""
-    ess = evidence.late("ess")
+    """All negatives weigh the same, though embeddings differ: none of them teaches more than another."""
+    ess, std = evidence.late("ess"), evidence.late("embedding_std")
     if ess is None or not _temperature_decides(evidence) or ess < T.ESS_ALL_EQUAL:
+        return None
+    if std is not None and std < T.SPREAD_STD:
         return None
     return Finding(
         "temperature_too_high",
@@ -81,16 +85,20 @@ def temperature_too_low(evidence: Evidence) -> Finding | None:
     )
 
 
-@rule("controller_clamped", effect_of=("collapse", "learning_rate_too_high", "views_too_weak"))
+@rule("controller_clamped", effect_of=("collapse", "learning_rate_too_high", "views_too_weak", "views_too_strong"))
 def controller_clamped(evidence: Evidence) -> Finding | None:
-    """The ESS controller cannot reach its target within its limits."""
+    """The ESS controller is at a limit, far from its target, and no more steps will bring it there.
+
+    The target, where it is known, only takes an alarm back.
+    """
     clamped = evidence.series("beta_clamped")
     ess = evidence.late("ess")
     if not clamped or ess is None:
         return None
     late = clamped.values[-max(1, round(T.LATE_SHARE * len(clamped))) :]
     share = sum(late) / len(late)
-    if share < T.CLAMPED_SHARE:
+    missed = _missed_odds(evidence, ess)
+    if share < T.CLAMPED_SHARE or missed < (T.MISSED_FAR if evidence.still_rises else T.MISSED_ODDS):
         return None
     return Finding(
         "controller_clamped",
@@ -143,6 +151,15 @@ def _another_temperature(evidence: Evidence) -> str | None:
     if _takes_control(evidence):
         return train_command(evidence, ess_target=SUITS_MOST)
     return train_command(evidence, temperature=_own_temperature(evidence))
+
+
+def _missed_odds(evidence: Evidence, ess: float) -> float:
+    """By how much the odds of the ESS are above or below those of its target; infinite where that is not known."""
+    target = evidence.settings.get("ess_target")
+    if not isinstance(target, int | float) or not (0 < target < 1 and 0 < ess < 1):
+        return math.inf
+    ratio = ess / (1 - ess) * (1 - target) / target
+    return max(ratio, 1 / ratio)
 
 
 def _beta(evidence: Evidence) -> str:
