@@ -37,9 +37,12 @@ def shared(*nats: float, match: float = 0.005) -> dict[str, Any]:
     return {"pool_mi_best_nats": list(nats), "pixel_match": match}
 
 
+RISING, SETTLED = [0.06, 0.18, 0.44, 0.54], [0.06, 0.48, 0.52, 0.54]  # bounds
+
+
 def clamped(ess: float, target: float | None = 0.25, *, rising: bool = False) -> Evidence:
     """A run whose controller is at a limit, before and at its end."""
-    nats = [0.06, 0.18, 0.44, 0.54] if rising else [0.06, 0.48, 0.52, 0.54]
+    nats = RISING if rising else SETTLED
     settings = {"temperature": None, "ess_target": target}
     return evidence({"beta_clamped": ALL, "ess": ess}, {"pool_mi_best_nats": nats}, settings)
 
@@ -118,6 +121,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         "collapse",
         evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.8}),
         evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.6}),
+    ),
+    (
+        "collapse",  # where every run begins
+        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.8}, {"pool_mi_best_nats": SETTLED}),
+        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.8}, {"pool_mi_best_nats": RISING}),
     ),
     (
         "dimensional_collapse",

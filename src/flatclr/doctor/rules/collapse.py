@@ -11,13 +11,16 @@ from flatclr.doctor.rules.registry import rule
 
 @rule("collapse", effect_of=("learning_rate_too_high", "views_too_strong", "dead_batch_norm"))
 def collapse(evidence: Evidence) -> Finding | None:
-    """All embeddings are nearly the same: they lie in a narrow cone, and the objective cannot tell them apart in it."""
+    """All embeddings are nearly the same: they lie in a narrow cone, and the objective cannot tell them apart in it.
+
+    Every run begins in such a cone; where the bound still rises it is on its way out.
+    """
     std, uniformity, ess = (evidence.late(name) for name in ("embedding_std", "uniformity", "ess"))
     narrow = (std is not None and std < T.COLLAPSED_STD) or (
         uniformity is not None and uniformity > T.COLLAPSED_UNIFORMITY
     )
     at_a_point = std is not None and std < T.POINT_STD
-    if not (at_a_point or (narrow and (ess is None or ess > T.COLLAPSED_ESS))):
+    if not (at_a_point or (narrow and (ess is None or ess > T.COLLAPSED_ESS) and not evidence.still_rises)):
         return None
     return Finding(
         "collapse",
