@@ -109,8 +109,8 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
     ("controller_clamped", clamped(0.4, None, rising=True), clamped(0.4, rising=True)),  # a target that is not known
     (
         "collapse",
-        evidence({"embedding_std": T.COLLAPSED_STD - 0.001, "ess": 0.8}),
-        evidence({"embedding_std": T.COLLAPSED_STD + 0.001, "ess": 0.8}),
+        evidence({"embedding_std": T.COLLAPSED_STD - 0.001, "ess": 0.8}, {"pool_mi_best_nats": SETTLED}),
+        evidence({"embedding_std": T.COLLAPSED_STD + 0.001, "ess": 0.8}, {"pool_mi_best_nats": SETTLED}),
     ),
     (
         "collapse",
@@ -119,8 +119,8 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
     ),
     (
         "collapse",
-        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.8}),
-        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.6}),
+        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.8}, {"pool_mi_best_nats": SETTLED}),
+        evidence({"uniformity": T.COLLAPSED_UNIFORMITY + 0.01, "ess": 0.6}, {"pool_mi_best_nats": SETTLED}),
     ),
     (
         "collapse",  # where every run begins
