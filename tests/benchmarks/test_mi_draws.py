@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import mi_calibration, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
+from benchmarks import mi_bmi, mi_calibration, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
 from flatclr.files import read_json_lines
 from flatclr.mi import estimate, tasks
 
@@ -116,3 +116,17 @@ def test_information_where_there_is_none_is_counted():
     assert mi_independence.above(row, 2)
     assert not mi_independence.above(row, 3)
     assert not mi_independence.above({**row, "standard_error": None}, 2)
+
+
+def test_tasks_that_both_lists_of_bmi_have_are_the_same_and_stand_in_both_tables():
+    first, second = mi_bmi.first_list(), tasks.mixture_tasks()
+    row = {"true_nats": 1.0, "nats": 0.75, "standard_error": 0.1, "method": "ksg", "cpu_seconds": 1.0}
+    row["environment"] = {"commit": "0abc"}
+
+    shared = first.keys() & second.keys()
+    page = mi_bmi.summary([{**row, "cell": f"{name}; auto"} for name in shared])
+
+    assert len(first) == 39
+    assert len(shared) == 13
+    assert all(first[name].mi_nats == pytest.approx(second[name].mi_nats) for name in shared)
+    assert page.count("auto 0.250 (13 tasks)") == 2
