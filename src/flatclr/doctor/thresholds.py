@@ -17,9 +17,7 @@ NEAR_ITS_BEST = 0.9  # of its highest value: where the last value of a bound is 
 SATURATED = 0.8  # share of log(K + 1) that InfoNCE's bound has reached; sound 0.44, broken 0.91
 SATURATED_BELOW_POOL = 0.65  # the same, where the views are known to share more than the batch can show
 ESS_ALL_EQUAL = 0.85  # mean ESS; sound 0.32, broken 0.91
-SPREAD_STD = (
-    0.6  # of embeddings that are not alike whatever the temperature; not too high 0.45 (bench C), too high 0.89
-)
+SPREAD_STD = 0.6  # of embeddings that differ whatever the temperature; not too high 0.45 (bench C), too high 0.89
 FEW_EFFECTIVE = 3.5  # negatives that carry an anchor's gradient; sound 12, broken 2.3
 MANY_NEGATIVES = 16  # fewer have few that carry it at any temperature
 SQUEEZED_STD, SQUEEZED_ESS = 0.3, 0.6  # spread of a narrow cone whose negatives still differ; sound 0.55, broken 0.22

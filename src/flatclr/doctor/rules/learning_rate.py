@@ -59,17 +59,19 @@ def learning_rate_too_low(evidence: Evidence) -> Finding | None:
     )
 
 
-BRING_NOISE = (
-    *("learning_rate_too_high", "collapse", "views_too_strong", "views_too_weak", "false_negatives"),
-    *(
-        "bound_saturated",
-        "temperature_too_low",
-        "controller_clamped",
-    ),  # a vanished gradient, or that of a few negatives
+_BRING_NOISE = (  # the last three leave a vanished gradient, or that of a few negatives
+    "learning_rate_too_high",
+    "collapse",
+    "views_too_strong",
+    "views_too_weak",
+    "false_negatives",
+    "bound_saturated",
+    "temperature_too_low",
+    "controller_clamped",
 )
 
 
-@rule("gradient_noise", effect_of=BRING_NOISE)
+@rule("gradient_noise", effect_of=_BRING_NOISE)
 def gradient_noise(evidence: Evidence) -> Finding | None:
     """The gradients of independent batches have next to nothing in common, and nothing more is learnt."""
     measured, shared = (evidence.series(name).after(0) for name in ("gradient_snr", "pool_mi_best_nats"))
