@@ -57,13 +57,12 @@ def draws(method: str) -> Iterator[mi_draws.Draw]:
 def summary(rows: list[dict[str, Any]]) -> str:
     methods = list(dict.fromkeys(row["cell"].split("; ")[1] for row in rows))
     seconds = [row["cpu_seconds"] for row in rows if row["cell"].endswith("; auto")] or [0.0]
-    commits = sorted({row["environment"]["commit"] for row in rows})
     return "\n\n".join(
         [
             f"{__doc__}Mean over draws, the default's with its median standard error.",
             *(_section(title, list_of(), methods, rows) for title, list_of in LISTS.items()),
-            f"The default takes {np.mean(seconds):.1f} CPU s on average, {max(seconds):.1f} at most. Measured on "
-            f"{record.where()}; commits {', '.join(commits)}.\n",
+            f"The default takes {np.mean(seconds):.1f} CPU s on average, {max(seconds):.1f} at most. "
+            f"{mi_draws.measured_on(rows)}\n",
         ]
     )
 
@@ -97,7 +96,7 @@ def main() -> None:
     parser = mi_draws.parser(__doc__)
     parser.add_argument("--method", choices=list(METHODS), default="auto")
     given = parser.parse_args()
-    mi_draws.go_on(draws(given.method), FOLDER, summary, seconds=given.seconds)
+    mi_draws.go_on(draws(given.method), FOLDER, summary, given)
 
 
 if __name__ == "__main__":

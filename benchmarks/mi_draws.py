@@ -1,12 +1,18 @@
-"""Estimates on known tasks that accumulate in a file, a line each, so that a long bench can stop and go on."""
+"""Estimates on known tasks that accumulate in a file, a line each, so that a long bench can stop and go on.
+
+Several processes may share one bench and its file: `--shard 3/12` takes the third draw of every twelve, and a line is
+one appending write.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +79,41 @@ def parser(description: str | None, *, seconds: float = 900.0) -> argparse.Argum
     """Of a bench whose draws accumulate."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seconds", type=float, default=seconds, help="after which no estimate is begun")
+    made.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="every Nth draw from the Ith, from 1")
+    made.add_argument("--folder", type=Path, help="of draws.jsonl and README.md (default: the bench's in results/)")
     return made
 
 
+def shard(text: str) -> tuple[int, int]:
+    """Which part, and of how many.
+
+    >>> shard("3/12")
+    (3, 12)
+    """
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, got {text!r}; e.g. 3/12.")
+    return int(part), int(parts)
+
+
 def go_on(
-    draws: Iterable[Draw], folder: Path, summary: Callable[[list[dict[str, Any]]], str], *, seconds: float
+    draws: Iterable[Draw], folder: Path, summary: Callable[[list[dict[str, Any]]], str], given: argparse.Namespace
 ) -> None:
     """Run what is missing until the time is up, a line each, then write the page of all there are."""
+    folder, (part, parts) = given.folder or folder, given.shard
     path = folder / "draws.jsonl"
-    for row in accumulate(draws, path, seconds=seconds):
+    for row in accumulate(islice(draws, part - 1, None, parts), path, seconds=given.seconds):
         told = f"{row['true_nats']:.3f} {row['nats']:.3f} +- {row['standard_error']} {row['method']}"
         print(f"{row['cell']:44} {told}", flush=True)
-    found = list(read_json_lines(path))
+    found = read_json_lines(path)
     if found:
         (folder / "README.md").write_text(summary(found))
+
+
+def measured_on(rows: list[dict[str, Any]]) -> str:
+    """The machines of these rows in words, with the number of rows of each where they are several, and the commits."""
+    words = (", ".join(f"{k} {v}" for k, v in row["environment"].items() if k != "commit") for row in rows)
+    machines = Counter(words).most_common()
+    listed = "; ".join(f"{name} ({count} rows)" if len(machines) > 1 else name for name, count in machines)
+    commits = sorted({row["environment"]["commit"] for row in rows})
+    return f"Measured on {listed}; commits {', '.join(commits)}."

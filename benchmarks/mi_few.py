@@ -147,17 +147,16 @@ def summary(rows: list[dict[str, Any]]) -> str:
                     "CPU s": f"{np.mean([row['cpu_seconds'] for row in part]):.1f}",
                 }
             )
-    commits = sorted({row["environment"]["commit"] for row in rows})
     return (
         f"{__doc__}\nMean squared error in nats^2. MIST's columns are as published, its first with rows from 10. An "
         "error is given where the default has a finite standard error; elsewhere it says that these rows do not "
         f"determine the value.\n\n{record.markdown(table)}\n\n"
-        f"Measured on {record.where()}; commits {', '.join(commits)}.\n"
+        f"{mi_draws.measured_on(rows)}\n"
     )
 
 
 def main() -> None:
-    mi_draws.go_on(draws(), FOLDER, summary, seconds=mi_draws.parser(__doc__).parse_args().seconds)
+    mi_draws.go_on(draws(), FOLDER, summary, mi_draws.parser(__doc__).parse_args())
 
 
 if __name__ == "__main__":

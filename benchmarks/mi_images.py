@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import record
+from benchmarks import mi_draws, record
 from flatclr.files import read_json_lines
 from flatclr.mi import FitSettings, estimate, tasks
 from flatclr.mi.methods import METHODS
@@ -152,11 +152,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
                 }
             )
         pages.append(f"## {name}\n\n{record.markdown(table)}\n")
-    commits = sorted({row["environment"]["commit"] for row in rows})
     end = (
         f"-: not run yet, refused, no answer within {PATIENCE_SECONDS} CPU s, or the ratio of a value not above 0. "
         f"Networks: {SETTINGS.steps} steps, {SETTINGS.hidden} units, {BUDGET_SECONDS:g} s an estimate. Seed 0. "
-        f"Measured on {record.where()}; commits {', '.join(commits)}.\n"
+        f"{mi_draws.measured_on(rows)}\n"
     )
     return "\n".join([f"# Self-consistency on images\n\n{__doc__}", *pages, end])
 

@@ -57,12 +57,11 @@ def summary(rows: list[dict[str, Any]]) -> str:
                 "CPU s": f"{np.mean([row['cpu_seconds'] for row in part]):.1f}",
             }
         )
-    commits = sorted({row["environment"]["commit"] for row in rows})
-    return f"{__doc__}\n{record.markdown(table)}\n\nMeasured on {record.where()}; commits {', '.join(commits)}.\n"
+    return f"{__doc__}\n{record.markdown(table)}\n\n{mi_draws.measured_on(rows)}\n"
 
 
 def main() -> None:
-    mi_draws.go_on(draws(), FOLDER, summary, seconds=mi_draws.parser(__doc__).parse_args().seconds)
+    mi_draws.go_on(draws(), FOLDER, summary, mi_draws.parser(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -150,13 +150,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
             {"distribution": name, "cells": sum(map(len, errors.values())), "default": brackets(ours), **shown}
         )
     seconds = np.array([row["cpu_seconds"] for row in rows])
-    commits = sorted({row["environment"]["commit"] for row in rows})
     budgets = ", ".join(f"{budget:g}" for budget in sorted({row["budget_seconds"] for row in rows}))
     return (
         f"{__doc__}\nMean absolute error in nats at 1-5 / 6-10 nats / at 10.\n\n{record.markdown(table)}\n\n"
         f"Budget {budgets} s an estimate, {seconds.mean():.1f} CPU s on average, {seconds.max():.1f} at most. "
         f"Published: {published['source']}, commit {published['commit'][:10]}. "
-        f"Measured on {record.where()}; commits {', '.join(commits)}.\n"
+        f"{mi_draws.measured_on(rows)}\n"
     )
 
 
@@ -164,7 +163,7 @@ def main() -> None:
     parser = mi_draws.parser(__doc__, seconds=3600.0)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds an estimate")
     given = parser.parse_args()
-    mi_draws.go_on(draws(given.budget), FOLDER, summary, seconds=given.seconds)
+    mi_draws.go_on(draws(given.budget), FOLDER, summary, given)
 
 
 if __name__ == "__main__":

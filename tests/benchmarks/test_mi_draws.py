@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,42 @@ def test_draws_go_on_where_they_were_stopped(tmp_path: Path):
     assert all(row["environment"]["commit"] for row in rows)
     told = mi_calibration.summary([{**row, "cell": "gaussian, 100 rows, 1 columns"} for row in rows])
     assert "| gaussian | 3 |" in told
+
+
+def test_shards_at_work_together_make_every_draw_once(tmp_path: Path):
+    pair = tasks.gaussian_pairs(1, pairs=1)
+
+    def run(shard: str) -> None:
+        wanted = (mi_draws.Draw("pair", pair, 60, seed, 5.0, "gaussian") for seed in range(40))
+        given = mi_draws.parser(None).parse_args(["--shard", shard, "--folder", str(tmp_path)])
+        mi_draws.go_on(wanted, tmp_path / "not here", lambda rows: f"{len(rows)} rows", given)
+
+    with ThreadPoolExecutor() as shards:
+        list(shards.map(run, ["1/3", "2/3", "3/3"]))
+
+    lines = (tmp_path / "draws.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["seed"] for line in lines) == list(range(40))
+    assert (tmp_path / "README.md").read_text() == "40 rows"
+    assert not (tmp_path / "not here").exists()
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "1/x", "-1/2"])
+def test_a_shard_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        mi_draws.parser(None).parse_args([f"--shard={text}"])
+
+    assert stopped.value.code == 2
+    assert "expected I/N with 1 <= I <= N" in capsys.readouterr().err
+
+
+def test_a_page_names_every_machine_that_its_rows_are_from():
+    here, there = {"cpu": "A", "cores": 2, "commit": "1a"}, {"cpu": "B", "cores": 16, "commit": "2b"}
+    rows = [{"environment": here}, {"environment": there}, {"environment": {**there, "commit": "3c"}}]
+
+    assert mi_draws.measured_on(rows[:1]) == "Measured on cpu A, cores 2; commits 1a."
+    assert mi_draws.measured_on(rows) == (
+        "Measured on cpu B, cores 16 (2 rows); cpu A, cores 2 (1 rows); commits 1a, 2b, 3c."
+    )
 
 
 def test_an_estimate_without_an_error_covers():
