@@ -62,6 +62,16 @@ def test_the_table_says_when_goals_were_reached(home: Path, monkeypatch: pytest.
     assert text.count("python -m benchmarks.cifar10.fast --plan tiny") == 2
 
 
+def test_the_last_look_at_held_out_images_is_taken_with_both_statistics(home: Path) -> None:
+    """Of a run that recalibrates anyway, so that the two agree."""
+    assert not any("whole" in row for row in clock(home, "fast-s0"))
+    *before, last = [row for row in clock(home, "end-held-out-s0") if row["kind"] == "look"]
+    assert not any("whole" in row for row in before)
+    assert last["whole"] == last["knn10"]
+    text = fast.write_table(home / "kept").read_text()
+    assert f"| {100 * float(str(last['knn10'])):.2f} | {100 * float(str(last['whole'])):.2f} |" in text
+
+
 def test_a_look_counts_ten_equal_votes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a loop over the test images."""
     train, test = torch.randn(40, 5), torch.randn(12, 5)
