@@ -14,11 +14,13 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.data.loading import seeded_generator
 from flatclr.data.sources import Dataset, ResidentImages
-from flatclr.data.views import apply_views, draw_views
+from flatclr.data.views import apply_views, draw_views, views_from
 from flatclr.distributed import Ranks
 from flatclr.models.network import Network
 from flatclr.objectives import Objective
 from flatclr.runs import RunDirectory
+from flatclr.threads import threads
+from flatclr.training import inputs
 from flatclr.training.build import Parts, build, what_to_know
 from flatclr.training.config import TrainConfig
 from flatclr.training.inputs import ImageViews, name_of
@@ -51,15 +53,31 @@ def views_of(parts: Parts, step: int = 0) -> tuple[Tensor, ...]:
 def test_every_view_is_cut_from_the_image_at_its_own_size(tmp_path: Path) -> None:
     """Each by parameters of its own, straight from the stored image: not shrunk from a larger view."""
     parts = built(tmp_path, **SIZES)
-    images, inputs = first_batch(parts), parts.train_step.inputs
-    assert isinstance(inputs, ImageViews)
+    images, drawing = first_batch(parts), parts.train_step.inputs
+    assert isinstance(drawing, ImageViews)
     views = views_of(parts, step=7)
     assert [view.shape[-1] for view in views] == [24, 24, 16, 16, 16]
     for number, view in enumerate(views):
         generator = seeded_generator(0, "view", name_of(number), 7)
-        drawn = draw_views(inputs.views, 8, height=28, width=28, generator=generator)
-        want = apply_views(images, drawn, inputs.views, size=view.shape[-1])
+        drawn = draw_views(drawing.views, 8, height=28, width=28, generator=generator)
+        want = apply_views(images, drawn, drawing.views, size=view.shape[-1])
         torch.testing.assert_close(view, want, rtol=0, atol=0)
+
+
+def test_one_thread_draws_views_so_that_busy_cores_do_not_hold_up_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def watched(*given: Any, **named: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return views_from(*given, **named)
+
+    monkeypatch.setattr(inputs, "views_from", watched)
+    with threads(3):
+        views_of(built(tmp_path, **SIZES))
+        assert torch.get_num_threads() == 3
+    assert seen == [1]
 
 
 def test_the_first_two_views_are_those_of_a_run_with_two(tmp_path: Path) -> None:
@@ -71,12 +89,12 @@ def test_the_first_two_views_are_those_of_a_run_with_two(tmp_path: Path) -> None
 
 def test_ranks_draw_their_part_of_the_global_batch(tmp_path: Path) -> None:
     parts = built(tmp_path, **SIZES)
-    images, inputs = first_batch(parts), parts.train_step.inputs
-    assert isinstance(inputs, ImageViews)
-    whole = inputs.draw((images,), 3)(slice(0, 8))
+    images, drawing = first_batch(parts), parts.train_step.inputs
+    assert isinstance(drawing, ImageViews)
+    whole = drawing.draw((images,), 3)(slice(0, 8))
     for rank in (0, 1):
         own = slice(4 * rank, 4 * rank + 4)
-        half = replace(inputs, ranks=Ranks(rank, 2)).draw((images[own],), 3)(slice(0, 4))
+        half = replace(drawing, ranks=Ranks(rank, 2)).draw((images[own],), 3)(slice(0, 4))
         assert all(torch.equal(part, view[own]) for part, view in zip(half, whole, strict=True))
 
 

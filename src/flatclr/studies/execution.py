@@ -18,6 +18,7 @@ import torch
 
 from flatclr.studies.keeping import file_name, home_of, keep
 from flatclr.studies.study import Job, Kept, Run
+from flatclr.threads import threads
 from flatclr.training.errors import TrainingInterruptedError
 from flatclr.training.stopping import StopRequest
 
@@ -77,7 +78,7 @@ def make(run: Run, site: Site) -> Ended:
     folder = home_of(site.home, run) / UNFINISHED / file_name(run)
     job = Job(run.settings, run.seed, site.device, folder)
     try:
-        with _asked_in_time(job.stop, site.deadline), _threads(site.threads), torch.random.fork_rng(devices=[]):
+        with _asked_in_time(job.stop, site.deadline), threads(site.threads), torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             numbers = run.measure(job)
     except TrainingInterruptedError:
@@ -168,16 +169,6 @@ def _asked_in_time(stop: StopRequest, deadline: float | None) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def threads_for(jobs: int) -> int:

@@ -13,6 +13,7 @@ from flatclr.contrast import ContrastStats, contrast_stats
 from flatclr.diagnostics import ess_with_positive
 from flatclr.objectives import OBJECTIVES, EssControl
 from flatclr.studies.study import Job, Numbers
+from flatclr.threads import threads
 
 POOL_NEGATIVES, POOL_PAIRS = 4096, 2048
 CROSS_ENTROPY = "cross_entropy"
@@ -152,9 +153,7 @@ def measure(job: Job) -> Numbers:
     else:
         loss = objective_loss(settings["objective"], beta=settings.get("beta"), ess_target=settings.get("ess_target"))
     steps = settings["steps"]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # batches this small only wait for each other's threads
-    try:
+    with threads(1):  # batches this small only wait for each other's threads
         rows = [
             asdict(row)
             for row in readings(
@@ -166,6 +165,4 @@ def measure(job: Job) -> Numbers:
                 dtype=getattr(torch, settings.get("precision", "float32")),
             )
         ]
-    finally:
-        torch.set_num_threads(threads)
     return {"curve": rows, "pool_mi_nats": rows[-1]["pool_mi_nats"], "batch_mi_nats": rows[-1]["batch_mi_nats"]}

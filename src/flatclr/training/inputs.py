@@ -12,6 +12,7 @@ from torch import Tensor
 from flatclr.data.loading import Batch, seeded_generator
 from flatclr.data.views import ViewConfig, ViewParameters, draw_uniforms, gathered_views, views_from
 from flatclr.distributed import Ranks
+from flatclr.threads import threads
 from flatclr.training.view_groups import Groups, views_in
 
 Views = Callable[[slice], tuple[Tensor, ...]]
@@ -50,14 +51,16 @@ class ImageViews:
     def parameters(self, images: Tensor, *keys: int | str) -> ViewParameters:
         """What happens to each of this rank's images in the first view, in the next, ...; of one key after another.
 
-        On the host. Several at once take fewer operations: seventy for the first key, two a view for each one more.
+        On the host, by one thread: another program that keeps the cores busy does not hold up a GPU. Several at once
+        take fewer operations: seventy for the first key, two a view for each one more.
         """
         height, width = images.shape[-2:]
         own = self.ranks.own_rows(len(images))
         names = [name_of(view) for view in range(self.views_per_sample)]
         generators = (seeded_generator(self.seed, "view", name, key) for key in keys for name in names)
-        uniforms = torch.cat([draw_uniforms(self.batch_size, generator)[own] for generator in generators])
-        return views_from(self.views, uniforms, height=height, width=width)
+        with threads(1):
+            uniforms = torch.cat([draw_uniforms(self.batch_size, generator)[own] for generator in generators])
+            return views_from(self.views, uniforms, height=height, width=width)
 
     def apply(self, images: Tensor, index: Tensor | None, parameters: ViewParameters) -> Views:
         """The views of `images[index]`, or of `images`, that `parameters` describe."""
