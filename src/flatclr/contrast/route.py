@@ -23,9 +23,11 @@ from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.stats import ContrastStats, measured
 from flatclr.contrast.streamed import reduce_streamed
+from flatclr.contrast.whole import has_plan, reduce_whole
 
 LARGEST_DENSE = 2**20  # scores, one tile
 LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
+LARGEST_DENSE_BESIDE_PLANS = 2**18  # of bfloat16 on a GPU, where kernels would be launched by a plan (`whole`)
 LARGEST_EXACT = 2**33  # multiplications of a tile up to which it is made in float32 whatever the embeddings' type
 WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
@@ -45,7 +47,7 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
     """
     scale = pairs.scale(inverse_temperature)
     plain = _is_plain(pairs, scale)
-    route = route_of(pairs, plain=plain)
+    route = route_of(pairs, plain=plain, planned=plain and has_plan(pairs, scale))
     if not plain:
         return _related(pairs, scale, route)
     negatives = pairs.layout.negatives
@@ -78,6 +80,10 @@ def _streamed(
     """Of two views, tile by tile: (positive, log-sum-exp, their gap, ess if asked); given phi, (positive, its mean)."""
     if torch.compiler.is_compiling() and route in TRITON_MODULES and operators.can_hold(phi):
         return operators.reduce_traced(batch, scale, route, phi, with_ess=with_ess)
+    if phi is None and not with_ess and route in TRITON_MODULES and isinstance(scale, float) and has_plan(batch, scale):
+        found = reduce_whole(batch, scale, route)
+        if found is not None:
+            return found
     return reduce_streamed(batch, scale, route, phi, with_ess=with_ess)
 
 
@@ -163,10 +169,11 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     return positive
 
 
-def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
+def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, planned: bool = False) -> str:
     """The route of a batch, for its log-sum-exp or for a phi; refuses one that was asked for and cannot be.
 
-    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation.
+    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation. `planned`: Triton's
+    kernels would be launched by a plan.
     """
     options, layout = batch.options, batch.layout
     if batch.drawn_Ak is not None:
@@ -185,10 +192,11 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
             return asked
     z, scores = batch.views[0], layout.anchors * (layout.negatives if batch.known is None else _widest(batch))
     alone = layout.ranks.size == 1
-    is_small = alone and (
-        scores <= LARGEST_DENSE
-        or (plain and scores <= LARGEST_DENSE_ON_GPU and z.is_cuda and z.dtype == torch.bfloat16)
-    )
+    largest = LARGEST_DENSE
+    if plain and z.is_cuda and z.dtype == torch.bfloat16:
+        with_plan = planned and options.backend == "auto" and prefers_triton(z)
+        largest = LARGEST_DENSE_BESIDE_PLANS if with_plan else LARGEST_DENSE_ON_GPU
+    is_small = alone and scores <= largest
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"
     held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,26 @@ from flatclr.contrast.kernels import strips_torch, tiled_torch
 from flatclr.contrast.kernels.reductions import Block, Embeddings, PlainSums, Ready, Reduction, Rows, SideT
 from flatclr.contrast.kernels.selected import AnySums
 from flatclr.contrast.phi import Phi
+
+
+class WholePlan(Protocol):
+    """Two views that meet in one block, forward and backward."""
+
+    def reduced(self, z_a: Tensor, z_b: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        """(unit rows, operand, per anchor: positive, log-sum-exp, gap, then what backward needs)"""
+
+    def gradients(
+        self,
+        unit: Tensor,
+        operand: Tensor,
+        per_anchor: Tensor,
+        g_value: Tensor,
+        pull: Tensor,
+        sign: float,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Of both views, from the gradients that reached the log-sum-exp and, times sign, the positives."""
+
 
 TRITON_MODULES = {"fused": "fused_triton", "strips": "strips_triton"}  # by route
 
@@ -100,6 +120,17 @@ def kernels_of(route: str) -> Kernels:
 def _kernels_with_triton(route: str) -> Kernels:
     kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
     return kernels
+
+
+def whole_plan(route: str, pairing: str, scale: float, z_a: Tensor, z_b: Tensor) -> WholePlan | None:
+    """How two views that meet in one block are reduced on a route of Triton's; None where another way serves."""
+    plan: WholePlan | None = _whole_module().plan_of(route, pairing, scale, z_a, z_b)
+    return plan
+
+
+@cache
+def _whole_module() -> Any:
+    return with_triton("flatclr.contrast.kernels.whole_triton")
 
 
 def fused_kernels_run(device: torch.device) -> bool:

@@ -108,8 +108,8 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
         quantities = fused_triton.quantities_of(rows, way)
-        bytes_per_pair = 4 * (quantities + extras) * (1 / tiling.columns + (1 / tiling.rows if others else 0))
-        for strip in strips_of(row_count, column_count, bytes_per_pair, whole=tiling.rows):
+        per_pair = bytes_per_pair(tiling, quantities + extras, two_sided=others is not None)
+        for strip in strips_of(row_count, column_count, per_pair, whole=tiling.rows):
             height = strip.stop - strip.start
             row_tiles = -(-height // tiling.rows)
             new_sums = partial(block.rows_Rd.new_empty, dtype=torch.float32)
@@ -147,6 +147,11 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
             _merge(rows.part(strip), row_partial, quantities, block.scale, way, choose)
             if others is not None:
                 _merge(others, column_partial, quantities, block.scale, way, choose)
+
+
+def bytes_per_pair(tiling: Tiling, quantities: int, *, two_sided: bool) -> float:
+    """Of partial sums."""
+    return 4 * quantities * (1 / tiling.columns + (1 / tiling.rows if two_sided else 0))
 
 
 def block_gradients(
@@ -328,5 +333,10 @@ def _constants(block: Block, of: AnySums | AnyReduction, lens: Lens, *, shifted:
         "SHIFTED": shifted,
         "FACTORS": block.rows.factors is not None,
         "FEATURES": features,
-        "PRECISION": FLOAT32_PRODUCTS if rows.dtype == torch.float32 else None,
+        "PRECISION": precision_of(rows.dtype),
     }
+
+
+def precision_of(dtype: torch.dtype) -> str | None:
+    """Of products of operands of a type."""
+    return FLOAT32_PRODUCTS if dtype == torch.float32 else None
