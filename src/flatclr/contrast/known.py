@@ -70,6 +70,20 @@ class Known:
         assert self.ids is not None
         return numbered(self._of_label * len(self.ids) + numbered(self.ids))
 
+    def others_of_label(self) -> Tensor:
+        """How many other samples [N] have the label of each, those of its id left out."""
+        assert self.labels is not None
+        of_label_N = shared(self.labels, self.labels)
+        return of_label_N - (1 if self.ids is None else shared(self._of_label_and_id, self._of_label_and_id))
+
+    def left_out(self) -> Tensor:
+        """How many other samples [N] have the label or the id of each: they are not its negatives."""
+        return _shared_either(self.labels, self.ids, self.labels, self.ids) - 1
+
+    def left_out_of_queue(self) -> Tensor:
+        """How many rows of the queue have the label or the id of each sample [N]."""
+        return _shared_either(self.labels, self.ids, self.queue_labels, self.queue_ids)
+
     def summed_over_label(self, of_samples_N: Tensor) -> Tensor:
         """For every sample, the sum [N, ...] over the others of its label, those of its id left out."""
         not_meant_N = of_samples_N if self.ids is None else _sum_of_class(of_samples_N, self._of_label_and_id)
@@ -175,6 +189,30 @@ def numbered(codes: Tensor) -> Tensor:
     ordered, order = codes.long().sort()
     kinds = torch.cat([ordered.new_zeros(1), (ordered[1:] != ordered[:-1]).cumsum(0)])
     return torch.zeros_like(kinds).index_put((order,), kinds)
+
+
+def shared(codes_N: Tensor, among_M: Tensor) -> Tensor:
+    """How many among others are the same as each of these.
+
+    >>> shared(torch.tensor([7, 5]), torch.tensor([7, -2, 7, 9]))
+    tensor([2, 0])
+    """
+    ordered_M = among_M.long().sort().values
+    return torch.searchsorted(ordered_M, codes_N.long(), right=True) - torch.searchsorted(ordered_M, codes_N.long())
+
+
+def _shared_either(labels: Tensor | None, ids: Tensor | None, their_labels: Any, their_ids: Any) -> Tensor:
+    """How many others have the label or the id of each."""
+    if labels is None or ids is None:
+        mine, theirs = (ids, their_ids) if labels is None else (labels, their_labels)
+        assert mine is not None
+        return shared(mine, theirs)
+    of_label, of_id = (
+        numbered(torch.cat([mine.long(), theirs.long()])) for mine, theirs in ((labels, their_labels), (ids, their_ids))
+    )
+    of_both = of_label * len(of_id) + of_id
+    either = shared(labels, their_labels) + shared(ids, their_ids)
+    return either - shared(of_both[: len(labels)], of_both[len(labels) :])
 
 
 def _sum_of_class(of_samples_N: Tensor, class_N: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ drawn      the scores of drawn negatives alone; not to be asked for, it follows 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -62,11 +63,15 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
         if route == "dense":
             positive, total, gap, measure_ess = dense.logsumexp_kept(pairs, scale, _tile_kernels(pairs))
             return ContrastStats(positive, total, gap, negatives, measure_ess)
-        # Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together
-        with_ess = pairs.options.with_ess or route not in TRITON_MODULES or pairs.layout.ranks.size > 1
+        with_ess = _wants_ess(pairs, route)
         positive, total, gap, *ess = _streamed(pairs, scale, route, None, with_ess=with_ess)
-    late_ess = partial(measured, *ess) if ess else _LateEss(pairs, scale, route).measure
+    late_ess = partial(measured, *ess) if ess else _LateEss(pairs, scale, partial(_ess, pairs, scale, route)).measure
     return ContrastStats(positive, total, gap, negatives, late_ess, _public(route))
+
+
+def _wants_ess(batch: Batch, route: str) -> bool:
+    """Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together."""
+    return batch.options.with_ess or route not in TRITON_MODULES or batch.layout.ranks.size > 1
 
 
 def _public(route: str) -> str:
@@ -87,11 +92,19 @@ def _streamed(
     return reduce_streamed(batch, scale, route, phi, with_ess=with_ess)
 
 
+def _ess(batch: Batch, scale: float | Tensor, route: str) -> Tensor:
+    return _streamed(batch, scale, route, None)[3]
+
+
+def _ess_related(batch: Batch, scale: float | Tensor, route: str, positives: Positives) -> Tensor:
+    return negatives_of(batch, scale, route, positives).ess()
+
+
 class _LateEss:
     """The ESS of a contrast that was reduced without it, in a pass of its own when it is first read."""
 
-    def __init__(self, batch: Batch, scale: float | Tensor, route: str) -> None:
-        self.batch, self.scale, self.route = batch, scale, route
+    def __init__(self, batch: Batch, scale: float | Tensor, again: Callable[[], Tensor]) -> None:
+        self.batch, self.scale, self.again = batch, scale, again
         self.found: Tensor | None = None
         self.versions = self._versions()
 
@@ -104,7 +117,7 @@ class _LateEss:
                     "earlier, or pass with_ess=True."
                 )
             with no_autocast(self.batch.views[0]):
-                self.found = _streamed(self.batch, self.scale, self.route, None)[3]
+                self.found = self.again()
         return self.found
 
     def _versions(self) -> list[int]:
@@ -117,7 +130,9 @@ class _LateEss:
 def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
     """Of any relation."""
     positives = Positives(batch, scale, route)
-    negatives = negatives_of(batch, scale, route, positives)
+    with_ess = _wants_ess(batch, route)
+    negatives = negatives_of(batch, scale, route, positives, with_ess=with_ess)
+    again = partial(_ess_related, batch, scale, route, positives)
     positive, counted = positives.mean_score, negatives.counted
     if counted is not None:
         positive = positive.masked_fill(~counted, torch.nan)
@@ -127,7 +142,7 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
         total,
         total - positive,
         negatives.count,
-        negatives.ess,
+        negatives.ess if with_ess else _LateEss(batch, scale, again).measure,
         _public(route),
         positives,
         counted,

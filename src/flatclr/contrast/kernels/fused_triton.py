@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
+from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.fused_device import (
     LARGEST_FIXED_SCALE,
     anchor_weights_kernel,
@@ -256,6 +257,26 @@ def ready(
     peak, total, *squares = others
     sums_of_all = LogSumExpSums(peak, total, squares[0] if with_ess else None, moment)
     return Ready(unit, inverse_norms, positive, operand_Rd, sums_of_all)
+
+
+def stacked(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, Rows]:
+    """(rows in float32, on the sphere if asked; inverse norms; the rows as products take them), in one launch."""
+    if stack.shape[0] % 2:  # two views are read at once
+        unit, inverse_norms = tiled_torch.on_sphere(stack, normalize=normalize)
+        return unit, inverse_norms, operand(Embeddings(stack, unit, normalize), stack.dtype)
+    halves = stack.chunk(2)
+    found = ready(halves, 1.0, None, normalize=normalize, anchor_groups=1, with_moment=False, with_ess=False)
+    return found.rows, found.inverse_norms, found.operand
+
+
+def stack_gradient(
+    d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
+) -> Tensor:
+    """factor times the gradient of rows as they came, from that of the rows on the sphere."""
+    if unit.shape[0] % 2:
+        return tiled_torch.stack_gradient(d_unit, unit, inverse_norms, factor, dtype)
+    halves = views_gradient(d_unit, None, unit, inverse_norms, 1.0, views=2, sign=1.0, factor=factor, dtype=dtype)
+    return torch.cat(halves)
 
 
 def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:

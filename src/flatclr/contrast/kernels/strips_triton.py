@@ -25,6 +25,8 @@ from flatclr.contrast.kernels.fused_triton import (
     require_known,
     require_usable,
     run,
+    stack_gradient,
+    stacked,
     try_launch,
     views_gradient,
 )
@@ -63,6 +65,8 @@ __all__ = [
     "require_known",
     "require_usable",
     "run",
+    "stack_gradient",
+    "stacked",
     "try_launch",
     "views_gradient",
 ]
@@ -104,7 +108,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
-    extras = 2 if isinstance(rows, SelectedLogSumExpSums | SelectedPhiSums) else 0
+    extras = 2 if _counts(rows) else 0
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
         quantities = fused_triton.quantities_of(rows, way)
@@ -246,11 +250,16 @@ class _Weights:
 def _merge(sums: AnySums, partial_QSA: Tensor, quantities: int, scale: float | Tensor, way: str, choose: bool) -> None:
     """Add the sums of all tiles; what counts pairs is behind the quantities."""
     fused_triton.merge(sums, partial_QSA[:quantities], partial_QSA.shape[1], scale, way, choose)
-    if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums):
+    if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums) and sums.count is not None:
         count, slopes = partial_QSA[quantities:]
         sums.count.add_(count.sum(0).long())
         if isinstance(sums, SelectedPhiSums):
             sums.slopes.add_(slopes.sum(0))
+
+
+def _counts(sums: AnySums) -> bool:
+    """Whether pairs are counted."""
+    return isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums) and sums.count is not None
 
 
 def _lens(of: object) -> Lens:
