@@ -24,6 +24,7 @@ class Codes:
     row_ids: Tensor | None
     column_ids: Tensor | None
     positives: bool = False  # the pairs of one label; else those that may be negatives
+    in_order: bool = False  # view by view, labels are sorted
 
     def excluded(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor | None:
         """Which pairs of a tile are not meant, [rows, columns]; the same sample is another matter."""
@@ -45,13 +46,13 @@ class Known:
     ids: Tensor | None = None
     queue_labels: Tensor | None = None
     queue_ids: Tensor | None = None
+    in_order: bool = False  # samples are sorted by label
 
     def codes(self, layout: Layout, row_views: Views, column_views: Views, *, positives: bool) -> Codes:
         """Of this rank's rows of some views against everyone's of others."""
         row_labels, row_ids = (_repeated(_own(of, layout), row_views) for of in (self.labels, self.ids))
-        return Codes(
-            row_labels, _repeated(self.labels, column_views), row_ids, _repeated(self.ids, column_views), positives
-        )
+        column_labels, column_ids = _repeated(self.labels, column_views), _repeated(self.ids, column_views)
+        return Codes(row_labels, column_labels, row_ids, column_ids, positives, self.in_order)
 
     def queue_codes(self, layout: Layout, row_views: Views) -> Codes:
         """Of this rank's rows of some views against the queue."""

@@ -216,7 +216,7 @@ class _ByLabel:
         order_N = known.labels.argsort(stable=True)
         place_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(layout.samples, device=order_N.device))
         ids = None if known.ids is None else known.ids[order_N]
-        return cls(replace(known, labels=known.labels[order_N], ids=ids), order_N, place_N)
+        return cls(replace(known, labels=known.labels[order_N], ids=ids, in_order=True), order_N, place_N)
 
     def sort(self, x: Tensor) -> Tensor:
         """Of all views' rows or all groups' anchors, [V N, ...]."""
