@@ -599,8 +599,9 @@ def banded_product_kernel(
     here = tile + out_first
     first = tl.load(first_ptr + here)
     stop = tl.load(stop_ptr + here)
-    if ADD and first == stop:
-        return
+    if ADD:  # noqa: SIM102  known when it is compiled
+        if first == stop:
+            return
     places = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     along_m = tl.arange(0, BLOCK_M)
     along_k = tl.arange(0, BLOCK_K)

@@ -350,7 +350,7 @@ def _ranges(labels: Tensor, edge: int) -> tuple[Tensor, Tensor]:
 
 def _first_of(meet_TU: Tensor) -> Tensor:
     """For every row, where it is true, in order; then where it is not."""
-    return meet_TU.to(torch.int8).argsort(stable=True, dim=1, descending=True).int()
+    return meet_TU.to(torch.int8).argsort(stable=True, dim=1, descending=True).int().contiguous()
 
 
 def _merge(sums: AnySums, partial_QSA: Tensor, quantities: int, scale: float | Tensor, way: str, choose: bool) -> None:
