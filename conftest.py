@@ -19,6 +19,7 @@ NEEDING = {  # packages that need not be installed, and modules that cannot be i
     "triton": [
         "src/flatclr/contrast/kernels/fused_*.py",
         "src/flatclr/contrast/kernels/strips*.py",
+        "src/flatclr/contrast/kernels/whole_triton.py",
         "src/flatclr/data/views/fused.py",
         "src/flatclr/data/views/kernels/*.py",
         "src/flatclr/objectives/device/*.py",

@@ -105,9 +105,8 @@ def errors(d: int) -> dict[str, float]:
     return found
 
 
-def relations(d: int) -> list[dict[str, Any]]:
-    """Every relation by strips: milliseconds, and time per score in that of the cross pairing."""
-    n = RELATION_ROWS
+def relations(d: int, n: int = RELATION_ROWS) -> list[dict[str, Any]]:
+    """Every relation by strips, n rows: milliseconds, and time per score in that of the cross pairing."""
     labels = torch.arange(n, device="cuda") % (n // 8)
     queue = torch.randn(n // 2, d, device="cuda").bfloat16()
     hard = torch.randn(n, 4, d, device="cuda").bfloat16()
@@ -171,15 +170,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=record.RESULTS / "loss_widths.jsonl", help="where a line is added")
     parser.add_argument("--relations", action="store_true", help="the second table alone")
+    parser.add_argument("--rows", type=int, default=RELATION_ROWS, help="of the second table (default: %(default)s)")
+    parser.add_argument("--sizes", nargs="+", metavar="PAIRSxD", help="these of the first table alone, say 65536x128")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.loss_widths needs a CUDA device, got none; run it where there is one.")
+    sizes = SIZES if args.sizes is None else [(int(n), int(d)) for n, d in (size.split("x") for size in args.sizes)]
     rows = []
-    for pairs, d in () if args.relations else SIZES:
+    for pairs, d in () if args.relations else sizes:
         rows.append(measure(pairs, d))
         print(rows[-1], flush=True)
         torch.cuda.empty_cache()
-    rows += [row for d in RELATION_WIDTHS for row in relations(d)]
+    if args.relations or args.sizes is None:
+        rows += [row for d in RELATION_WIDTHS for row in relations(d, args.rows)]
     command = shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]])
     print(record.append("loss_widths", rows, command, args.out))
 

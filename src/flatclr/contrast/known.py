@@ -24,6 +24,7 @@ class Codes:
     row_ids: Tensor | None
     column_ids: Tensor | None
     positives: bool = False  # the pairs of one label; else those that may be negatives
+    in_order: bool = False  # view by view, labels are sorted
 
     def excluded(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor | None:
         """Which pairs of a tile are not meant, [rows, columns]; the same sample is another matter."""
@@ -45,13 +46,13 @@ class Known:
     ids: Tensor | None = None
     queue_labels: Tensor | None = None
     queue_ids: Tensor | None = None
+    in_order: bool = False  # samples are sorted by label
 
     def codes(self, layout: Layout, row_views: Views, column_views: Views, *, positives: bool) -> Codes:
         """Of this rank's rows of some views against everyone's of others."""
         row_labels, row_ids = (_repeated(_own(of, layout), row_views) for of in (self.labels, self.ids))
-        return Codes(
-            row_labels, _repeated(self.labels, column_views), row_ids, _repeated(self.ids, column_views), positives
-        )
+        column_labels, column_ids = _repeated(self.labels, column_views), _repeated(self.ids, column_views)
+        return Codes(row_labels, column_labels, row_ids, column_ids, positives, self.in_order)
 
     def queue_codes(self, layout: Layout, row_views: Views) -> Codes:
         """Of this rank's rows of some views against the queue."""
@@ -69,6 +70,20 @@ class Known:
         """A number per sample, the same for those of one label and one id."""
         assert self.ids is not None
         return numbered(self._of_label * len(self.ids) + numbered(self.ids))
+
+    def others_of_label(self) -> Tensor:
+        """How many other samples [N] have the label of each, those of its id left out."""
+        assert self.labels is not None
+        of_label_N = shared(self.labels, self.labels)
+        return of_label_N - (1 if self.ids is None else shared(self._of_label_and_id, self._of_label_and_id))
+
+    def left_out(self) -> Tensor:
+        """How many other samples [N] have the label or the id of each: they are not its negatives."""
+        return _shared_either(self.labels, self.ids, self.labels, self.ids) - 1
+
+    def left_out_of_queue(self) -> Tensor:
+        """How many rows of the queue have the label or the id of each sample [N]."""
+        return _shared_either(self.labels, self.ids, self.queue_labels, self.queue_ids)
 
     def summed_over_label(self, of_samples_N: Tensor) -> Tensor:
         """For every sample, the sum [N, ...] over the others of its label, those of its id left out."""
@@ -175,6 +190,30 @@ def numbered(codes: Tensor) -> Tensor:
     ordered, order = codes.long().sort()
     kinds = torch.cat([ordered.new_zeros(1), (ordered[1:] != ordered[:-1]).cumsum(0)])
     return torch.zeros_like(kinds).index_put((order,), kinds)
+
+
+def shared(codes_N: Tensor, among_M: Tensor) -> Tensor:
+    """How many among others are the same as each of these.
+
+    >>> shared(torch.tensor([7, 5]), torch.tensor([7, -2, 7, 9]))
+    tensor([2, 0])
+    """
+    ordered_M = among_M.long().sort().values
+    return torch.searchsorted(ordered_M, codes_N.long(), right=True) - torch.searchsorted(ordered_M, codes_N.long())
+
+
+def _shared_either(labels: Tensor | None, ids: Tensor | None, their_labels: Any, their_ids: Any) -> Tensor:
+    """How many others have the label or the id of each."""
+    if labels is None or ids is None:
+        mine, theirs = (ids, their_ids) if labels is None else (labels, their_labels)
+        assert mine is not None
+        return shared(mine, theirs)
+    of_label, of_id = (
+        numbered(torch.cat([mine.long(), theirs.long()])) for mine, theirs in ((labels, their_labels), (ids, their_ids))
+    )
+    of_both = of_label * len(of_id) + of_id
+    either = shared(labels, their_labels) + shared(ids, their_ids)
+    return either - shared(of_both[: len(labels)], of_both[len(labels) :])
 
 
 def _sum_of_class(of_samples_N: Tensor, class_N: Tensor) -> Tensor:

@@ -44,6 +44,11 @@ class Positives:
     def view_scores_AP(self) -> Tensor:
         """Scores of the other views of each anchor's sample."""
         with torch.enable_grad(), no_autocast(self.batch.views[0]):
+            if self.batch.layout.views == 2:
+                view_a, view_b = self.batch.everyone_VNd.unbind()
+                cosines_N1 = torch.linalg.vecdot(view_a, view_b).unsqueeze(1)
+                of_groups_A1: Tensor = cosines_N1.repeat(len(self.batch.layout.groups), 1)
+                return of_groups_A1 * by_row(self.scale)
             stack_NVd = self.batch.everyone_VNd.transpose(0, 1)
             others_NVd = stack_NVd.view_as(stack_NVd)  # torch.compile does not take one tensor twice
             columns_N = [row_VN.unbind() for row_VN in products(stack_NVd, others_NVd).permute(1, 2, 0).unbind()]
@@ -64,8 +69,7 @@ class Positives:
         views = len(layout.groups[0].positives)
         if known is None or known.labels is None:
             return views
-        of_label_N = known.summed_over_label(torch.ones_like(known.labels, dtype=torch.long))
-        return (views + len(layout.groups[0].candidates) * of_label_N).repeat(len(layout.groups))
+        return (views + len(layout.groups[0].candidates) * known.others_of_label()).repeat(len(layout.groups))
 
     @Cached
     def mean_score(self) -> Tensor:
@@ -82,10 +86,11 @@ class Positives:
         everyone_VNd, of_views, scores = batch.everyone_VNd, {}, []
         for group in batch.layout.groups:
             if group.candidates not in of_views:
-                # float64: of a large class all but a few may be taken away again
+                # float64: of a large class all but a few may be taken away again, with ids more than the row itself
                 # view by view: backward of an indexed sum is slow on a GPU
                 first, *others = group.candidates
-                rows_Nd = everyone_VNd[first].double()
+                rows_Nd = everyone_VNd[first]
+                rows_Nd = rows_Nd if known.ids is None and batch.views[0].dtype.itemsize == 2 else rows_Nd.double()
                 for view in others:
                     rows_Nd = rows_Nd + everyone_VNd[view]
                 of_views[group.candidates] = known.summed_over_label(rows_Nd).to(everyone_VNd.dtype)
@@ -134,22 +139,25 @@ class Negatives:
     """The log-sum-exp of every anchor's negatives, wherever they came from."""
 
     logsumexp: Tensor  # [A]; NaN where an anchor has none
-    squares: Tensor  # [A], log sum_j exp(2 s_ij), without gradient
+    squares: Tensor | None  # [A], log sum_j exp(2 s_ij), without gradient; None: not asked for
     count: int | Tensor
     counted: Tensor | None  # which anchors have negatives; None: all
 
     def ess(self) -> Tensor:
         """(sum_j e^s)^2 / (K sum_j e^2s) per anchor, in [1/K, 1]."""
+        assert self.squares is not None
         share = (2 * self.logsumexp.detach() - self.squares).exp() / self.count
         if isinstance(self.count, Tensor):
             return torch.minimum(torch.maximum(share, 1 / self.count), torch.ones_like(share))
         return share.clamp(1 / self.count, 1)
 
 
-def negatives_of(batch: Batch, scale: float | Tensor, route: str, positives: Positives) -> Negatives:
+def negatives_of(
+    batch: Batch, scale: float | Tensor, route: str, positives: Positives, *, with_ess: bool = True
+) -> Negatives:
     """The log-sum-exp over batch, queue, drawn and hard negatives."""
-    sums = _merged(_sources(batch, scale, route, Wanted(highest_cosine=_highest_cosine(batch, positives))))
-    assert sums.squares is not None
+    wanted = Wanted(highest_cosine=_highest_cosine(batch, positives), squares=with_ess)
+    sums = _merged(_sources(batch, scale, route, wanted))
     if not batch.counts_differ:
         return Negatives(sums.value, sums.squares, batch.negatives, None)
     counted = require_some(sums.count > 0)
@@ -216,9 +224,9 @@ def _merged(sources: list[PairSums]) -> PairSums:
     """Log-sum-exps added up."""
     first, *others = sources
     for other in others:
-        assert first.squares is not None
-        assert other.squares is not None
-        squares = torch.logaddexp(first.squares, other.squares)
+        squares = None
+        if first.squares is not None and other.squares is not None:
+            squares = torch.logaddexp(first.squares, other.squares)
         first = PairSums(torch.logaddexp(first.value, other.value), squares, first.count + other.count)
     return first
 

@@ -9,6 +9,7 @@ drawn      the scores of drawn negatives alone; not to be asked for, it follows 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -23,9 +24,11 @@ from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.stats import ContrastStats, measured
 from flatclr.contrast.streamed import reduce_streamed
+from flatclr.contrast.whole import has_plan, reduce_whole
 
 LARGEST_DENSE = 2**20  # scores, one tile
 LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
+LARGEST_DENSE_BESIDE_PLANS = 2**18  # of bfloat16 on a GPU, where kernels would be launched by a plan (`whole`)
 LARGEST_EXACT = 2**33  # multiplications of a tile up to which it is made in float32 whatever the embeddings' type
 WIDEST_FUSED = 128  # features (results/loss_widths.jsonl)
 
@@ -45,7 +48,7 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
     """
     scale = pairs.scale(inverse_temperature)
     plain = _is_plain(pairs, scale)
-    route = route_of(pairs, plain=plain)
+    route = route_of(pairs, plain=plain, planned=plain and has_plan(pairs, scale))
     if not plain:
         return _related(pairs, scale, route)
     negatives = pairs.layout.negatives
@@ -60,11 +63,15 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
         if route == "dense":
             positive, total, gap, measure_ess = dense.logsumexp_kept(pairs, scale, _tile_kernels(pairs))
             return ContrastStats(positive, total, gap, negatives, measure_ess)
-        # Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together
-        with_ess = pairs.options.with_ess or route not in TRITON_MODULES or pairs.layout.ranks.size > 1
+        with_ess = _wants_ess(pairs, route)
         positive, total, gap, *ess = _streamed(pairs, scale, route, None, with_ess=with_ess)
-    late_ess = partial(measured, *ess) if ess else _LateEss(pairs, scale, route).measure
+    late_ess = partial(measured, *ess) if ess else _LateEss(pairs, scale, partial(_ess, pairs, scale, route)).measure
     return ContrastStats(positive, total, gap, negatives, late_ess, _public(route))
+
+
+def _wants_ess(batch: Batch, route: str) -> bool:
+    """Triton's kernels take a third longer for a sum of squares that few ask for; on ranks all must ask together."""
+    return batch.options.with_ess or route not in TRITON_MODULES or batch.layout.ranks.size > 1
 
 
 def _public(route: str) -> str:
@@ -78,14 +85,26 @@ def _streamed(
     """Of two views, tile by tile: (positive, log-sum-exp, their gap, ess if asked); given phi, (positive, its mean)."""
     if torch.compiler.is_compiling() and route in TRITON_MODULES and operators.can_hold(phi):
         return operators.reduce_traced(batch, scale, route, phi, with_ess=with_ess)
+    if phi is None and not with_ess and route in TRITON_MODULES and isinstance(scale, float) and has_plan(batch, scale):
+        found = reduce_whole(batch, scale, route)
+        if found is not None:
+            return found
     return reduce_streamed(batch, scale, route, phi, with_ess=with_ess)
+
+
+def _ess(batch: Batch, scale: float | Tensor, route: str) -> Tensor:
+    return _streamed(batch, scale, route, None)[3]
+
+
+def _ess_related(batch: Batch, scale: float | Tensor, route: str, positives: Positives) -> Tensor:
+    return negatives_of(batch, scale, route, positives).ess()
 
 
 class _LateEss:
     """The ESS of a contrast that was reduced without it, in a pass of its own when it is first read."""
 
-    def __init__(self, batch: Batch, scale: float | Tensor, route: str) -> None:
-        self.batch, self.scale, self.route = batch, scale, route
+    def __init__(self, batch: Batch, scale: float | Tensor, again: Callable[[], Tensor]) -> None:
+        self.batch, self.scale, self.again = batch, scale, again
         self.found: Tensor | None = None
         self.versions = self._versions()
 
@@ -98,7 +117,7 @@ class _LateEss:
                     "earlier, or pass with_ess=True."
                 )
             with no_autocast(self.batch.views[0]):
-                self.found = _streamed(self.batch, self.scale, self.route, None)[3]
+                self.found = self.again()
         return self.found
 
     def _versions(self) -> list[int]:
@@ -111,7 +130,9 @@ class _LateEss:
 def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
     """Of any relation."""
     positives = Positives(batch, scale, route)
-    negatives = negatives_of(batch, scale, route, positives)
+    with_ess = _wants_ess(batch, route)
+    negatives = negatives_of(batch, scale, route, positives, with_ess=with_ess)
+    again = partial(_ess_related, batch, scale, route, positives)
     positive, counted = positives.mean_score, negatives.counted
     if counted is not None:
         positive = positive.masked_fill(~counted, torch.nan)
@@ -121,7 +142,7 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
         total,
         total - positive,
         negatives.count,
-        negatives.ess,
+        negatives.ess if with_ess else _LateEss(batch, scale, again).measure,
         _public(route),
         positives,
         counted,
@@ -163,10 +184,11 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     return positive
 
 
-def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
+def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, planned: bool = False) -> str:
     """The route of a batch, for its log-sum-exp or for a phi; refuses one that was asked for and cannot be.
 
-    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation.
+    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation. `planned`: Triton's
+    kernels would be launched by a plan.
     """
     options, layout = batch.options, batch.layout
     if batch.drawn_Ak is not None:
@@ -185,10 +207,11 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool) -> str:
             return asked
     z, scores = batch.views[0], layout.anchors * (layout.negatives if batch.known is None else _widest(batch))
     alone = layout.ranks.size == 1
-    is_small = alone and (
-        scores <= LARGEST_DENSE
-        or (plain and scores <= LARGEST_DENSE_ON_GPU and z.is_cuda and z.dtype == torch.bfloat16)
-    )
+    largest = LARGEST_DENSE
+    if plain and z.is_cuda and z.dtype == torch.bfloat16:
+        with_plan = planned and options.backend == "auto" and prefers_triton(z)
+        largest = LARGEST_DENSE_BESIDE_PLANS if with_plan else LARGEST_DENSE_ON_GPU
+    is_small = alone and scores <= largest
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"
     held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph

@@ -19,7 +19,7 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import Kernels, kernels_of, tiled_torch
+from flatclr.contrast.kernels import Kernels, kernels_of
 from flatclr.contrast.kernels.reductions import Embeddings, Reduction
 from flatclr.contrast.kernels.selected import (
     Lens,
@@ -30,15 +30,7 @@ from flatclr.contrast.kernels.selected import (
     SelectedSide,
 )
 from flatclr.contrast.known import Known
-from flatclr.contrast.numerics import (
-    accumulation_type,
-    by_row,
-    keep_scale,
-    kept_scale,
-    no_autocast,
-    products,
-    to_sphere,
-)
+from flatclr.contrast.numerics import by_row, keep_scale, kept_scale, no_autocast, products
 from flatclr.contrast.parts import Operands, Part, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
@@ -52,6 +44,7 @@ class Wanted:
     positives: bool = False  # pairs of one label in the batch, else negatives of batch and queue
     shift: Tensor | None = None  # [A]
     highest_cosine: Tensor | None = None  # [A]; pairs above it are left out, without gradient
+    squares: bool = True  # of a log-sum-exp, that of twice the scores too
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class PairSums:
     """One value per anchor of all ranks."""
 
     value: Tensor  # of nothing: -inf for a log-sum-exp, else 0
-    squares: Tensor | None  # log sum_j exp(2 s_ij), without gradient
+    squares: Tensor | None  # log sum_j exp(2 s_ij), without gradient; None: not asked for
     count: Tensor  # pairs that were selected
 
 
@@ -135,6 +128,8 @@ class _Work:
     normalize: bool
     shared_loss: bool
     highest_cosine: Tensor | None
+    squares: bool
+    count: Tensor | None  # [A], of selected pairs; None: kernels are to count
 
     @property
     def kernels(self) -> Kernels:
@@ -181,10 +176,30 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         batch.options.normalize,
         batch.options.shared_loss,
         wanted.highest_cosine,
+        wanted.squares,
+        _count_of_negatives(batch) if route == "strips" and _is_known_count(batch, wanted) else None,
     )
     found = work.kernels.run(_SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, shift, work)
     value, other, count = found if by_label is None else map(by_label.back, found)
-    return PairSums(value, other if wanted.phi is None else None, count)
+    return PairSums(value, other if wanted.phi is None and wanted.squares else None, count)
+
+
+def _is_known_count(batch: Batch, wanted: Wanted) -> bool:
+    """Whether the number of every anchor's pairs follows from labels and ids."""
+    return (
+        wanted.phi is None and not wanted.positives and wanted.highest_cosine is None and batch.layout.ranks.size == 1
+    )
+
+
+def _count_of_negatives(batch: Batch) -> Tensor:
+    """Of every anchor [A], in batch and queue, in O(N log N) work."""
+    layout, known, device = batch.layout, batch.known, batch.views[0].device
+    count_N = torch.full((layout.samples,), layout.negatives, device=device)
+    if known is not None and layout.from_batch:
+        count_N = count_N - len(layout.groups[0].candidates) * known.left_out()
+    if known is not None and batch.queue is not None:
+        count_N = count_N - known.left_out_of_queue()
+    return count_N.repeat(len(layout.groups))
 
 
 @dataclass(frozen=True)
@@ -201,7 +216,7 @@ class _ByLabel:
         order_N = known.labels.argsort(stable=True)
         place_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(layout.samples, device=order_N.device))
         ids = None if known.ids is None else known.ids[order_N]
-        return cls(replace(known, labels=known.labels[order_N], ids=ids), order_N, place_N)
+        return cls(replace(known, labels=known.labels[order_N], ids=ids, in_order=True), order_N, place_N)
 
     def sort(self, x: Tensor) -> Tensor:
         """Of all views' rows or all groups' anchors, [V N, ...]."""
@@ -245,10 +260,7 @@ class _SelectedPairs(torch.autograd.Function):
         """(value, log-sum-exp of twice the scores or the sum of slopes, count) of all ranks' anchors."""
         layout, kernels = work.layout, work.kernels
         groups, own = len(layout.groups), layout.own_samples
-        unit, inverse_norms = stack.to(accumulation_type(stack)), None
-        if work.normalize:
-            unit, inverse_norms = to_sphere(unit)
-        rows = kernels.operand(Embeddings(stack, unit, work.normalize), stack.dtype)
+        unit, inverse_norms, rows = kernels.stacked(stack, normalize=work.normalize)
         operands = Operands.of(kernels, rows, Embeddings.of(given_queue, queue, normalized=work.normalize), layout)
         sums = _start(work, unit, scale, shift, with_moment=ctx.needs_input_grad[3])
         for part in work.parts(operands, scale):
@@ -257,7 +269,8 @@ class _SelectedPairs(torch.autograd.Function):
                 kernels.reduce_block(
                     part.block, sums.part(part.row_anchors), None if columns is None else sums.part(columns)
                 )
-        results, count = sums.results(), sums.count
+        results, count = sums.results(), sums.count if work.count is None else work.count
+        assert count is not None
         if layout.ranks.size > 1:
             packed_Gnq = torch.stack([q.view(groups, own) for q in results], dim=2)
             results = [q.flatten() for q in distributed.gather_views(packed_Gnq, layout.ranks).unbind(2)]
@@ -314,17 +327,8 @@ class _SelectedPairs(torch.autograd.Function):
             needs_queue,
         )
         # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
-        (d_stack,) = tiled_torch.views_gradient(
-            d_unit,
-            None,
-            unit,
-            inverse_norms,
-            1.0,
-            views=1,
-            sign=1.0,
-            factor=float(layout.ranks.size),
-            dtype=ctx.embedding_type,
-        )
+        factor = float(layout.ranks.size)
+        d_stack = work.kernels.stack_gradient(d_unit, unit, inverse_norms, factor, ctx.embedding_type)
         if d_queue is not None and layout.ranks.size > 1:
             d_queue.mul_(layout.ranks.size)
         return d_stack, d_queue, None, d_scale, d_shift, None
@@ -336,6 +340,8 @@ def _start(
     """Sums of this rank's anchors, with nothing in them yet."""
     anchors, lens = len(work.layout.groups) * work.layout.own_samples, work.own_lens(scale)
     if work.phi is None:
-        return SelectedLogSumExpSums.of(anchors, like, lens, with_moment=with_moment)
+        return SelectedLogSumExpSums.of(
+            anchors, like, lens, with_moment=with_moment, with_squares=work.squares, with_count=work.count is None
+        )
     own_shift = None if shift is None else work.layout.own(shift)
     return SelectedPhiSums.of(anchors, like, work.phi, own_shift, lens, with_moment=with_moment)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import flatclr
+from flatclr.contrast.kernels import strips
 from tests.support.cuda import captured, gradients, leave_nans_in_free_memory, needs_cuda, on_device, relative_error
 from tests.support.harness import PAIRINGS, Batch, Case, every_case
 
@@ -177,7 +178,7 @@ def test_a_compiled_loss_takes_the_route_of_the_eager_one(pairs: int, d: int, ex
         loss = (torch.compile(step, fullgraph=True) if compiled else step)(x)
         loss.backward()
         found.append((loss.detach(), model.weight.grad, objective.inverse_temperature))
-        assert flatclr.contrast_stats(*model(x), inverse_temperature=10.0).route == expected
+        assert flatclr.contrast_stats(*model(x), inverse_temperature=10.0, with_ess=True).route == expected
     for mine, theirs in zip(found[1], found[0], strict=True):
         assert relative_error(mine, theirs) < 2e-2
 
@@ -208,7 +209,8 @@ def test_a_fused_loss_on_autocast_embeddings_takes_them_as_they_come() -> None:
     ("rows", "dtype", "expected"),
     [
         (2048, torch.bfloat16, "fused"),
-        (1024, torch.bfloat16, "dense"),
+        (1024, torch.bfloat16, "fused"),
+        (256, torch.bfloat16, "dense"),
         (1024, torch.float16, "fused"),
         (256, torch.float16, "dense"),
         (2048, torch.float32, "streamed"),
@@ -261,3 +263,27 @@ def test_strips_take_any_shape_and_precision(dtype: torch.dtype, d: int, pairing
             found.append((stats.negative_logsumexp.detach(), stats.ess, *gradients_of))
         for mine, theirs in zip(*found, strict=True):
             assert relative_error(mine, theirs) < TOLERANCE[dtype], (pairs, mine.shape)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("classes", [3, 40, 500])
+@pytest.mark.parametrize("pairing", ["two_view", "cross", "one_way"])
+def test_labels_by_strips_are_near_float64(
+    dtype: torch.dtype, classes: int, pairing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few classes and many, in one strip and in several: products over the tiles that hold a pair of one label."""
+    batch = rounded(Batch.random(900, 200, pairing=pairing), dtype)
+    labels = torch.randint(classes, (900,), generator=torch.Generator().manual_seed(1)).cuda()
+    options: Any = {"pairing": pairing, "labels": labels, "inverse_temperature": 5.0}
+    for strip_bytes in (2**29, 2**19):
+        monkeypatch.setattr(strips, "STRIP_BYTES", strip_bytes)
+        found = []
+        for route, precision in (("strips", dtype), ("streamed", torch.float64)):
+            z_a, z_b, _ = on_device(batch, precision)
+            leave_nans_in_free_memory()
+            stats = flatclr.contrast_stats(z_a, z_b, route=route, **options)
+            gradients_of = torch.autograd.grad(2**12 * stats.info_nce.mean(), (z_a, z_b), retain_graph=True)
+            of_gap = torch.autograd.grad(2**12 * stats.gap.mean(), (z_a, z_b))
+            found.append((stats.info_nce.detach(), stats.ess, stats.negatives, *gradients_of, *of_gap))
+        for mine, theirs in zip(*found, strict=True):
+            assert relative_error(mine, theirs) < TOLERANCE[dtype]

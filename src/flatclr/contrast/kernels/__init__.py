@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,26 @@ from flatclr.contrast.kernels import strips_torch, tiled_torch
 from flatclr.contrast.kernels.reductions import Block, Embeddings, PlainSums, Ready, Reduction, Rows, SideT
 from flatclr.contrast.kernels.selected import AnySums
 from flatclr.contrast.phi import Phi
+
+
+class WholePlan(Protocol):
+    """Two views that meet in one block, forward and backward."""
+
+    def reduced(self, z_a: Tensor, z_b: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        """(unit rows, operand, per anchor: positive, log-sum-exp, gap, then what backward needs)"""
+
+    def gradients(
+        self,
+        unit: Tensor,
+        operand: Tensor,
+        per_anchor: Tensor,
+        g_value: Tensor,
+        pull: Tensor,
+        sign: float,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Of both views, from the gradients that reached the log-sum-exp and, times sign, the positives."""
+
 
 TRITON_MODULES = {"fused": "fused_triton", "strips": "strips_triton"}  # by route
 
@@ -54,6 +74,14 @@ class Kernels(Protocol):
         with_ess: bool,
     ) -> Ready:
         """Views [n, d] on the sphere if asked, with the positive scores of two, and sums that hold nothing yet."""
+
+    def stacked(self, stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, Rows]:
+        """(rows [R, d] summed in, on the sphere if asked; inverse norms [R, 1]; the rows as products take them)"""
+
+    def stack_gradient(
+        self, d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
+    ) -> Tensor:
+        """factor times the gradient of rows as they came; may overwrite that of the rows on the sphere."""
 
     def reduce_block(self, block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
         """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
@@ -100,6 +128,17 @@ def kernels_of(route: str) -> Kernels:
 def _kernels_with_triton(route: str) -> Kernels:
     kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
     return kernels
+
+
+def whole_plan(route: str, pairing: str, scale: float, z_a: Tensor, z_b: Tensor) -> WholePlan | None:
+    """How two views that meet in one block are reduced on a route of Triton's; None where another way serves."""
+    plan: WholePlan | None = _whole_module().plan_of(route, pairing, scale, z_a, z_b)
+    return plan
+
+
+@cache
+def _whole_module() -> Any:
+    return with_triton("flatclr.contrast.kernels.whole_triton")
 
 
 def fused_kernels_run(device: torch.device) -> bool:

@@ -805,12 +805,58 @@ def finish_kernel(
         tl.store(out + 3 * quantity, tl.load(moment_ptr + at, mask=inside, other=0.0) / total, mask=inside)
 
 
+@triton.jit(do_not_specialize=["anchors", "rows", "columns", "row_slots", "column_slots"])
+def whole_sums_kernel(
+    row_partial_ptr,
+    column_partial_ptr,
+    per_anchor_ptr,
+    scale,
+    anchors,
+    rows,
+    columns,
+    row_slots,
+    column_slots,
+    TRIANGLE: tl.constexpr,
+    SLOTS: tl.constexpr,
+    ANCHORS: tl.constexpr,
+):
+    """What `merge_kernel` and `finish_kernel` make of partial sums that are all there is, `fixed`.
+
+    Per anchor, those of the rows and then those of the columns (none if they are the rows): the score of its positive
+    is read; its log-sum-exp, the gap between them and exp(b - log-sum-exp), its weight less g, are written behind it.
+    """
+    shift = _fixed_shift(_scalar(scale, False))
+    anchor0 = tl.program_id(0) * ANCHORS
+    within = anchor0 + tl.arange(0, ANCHORS)
+    partial_ptr = row_partial_ptr
+    count = rows
+    slots = row_slots
+    first = 0
+    if tl.program_id(1) == 1:
+        partial_ptr = column_partial_ptr
+        count = columns
+        slots = column_slots
+        first = rows
+    if TRIANGLE > 0:
+        slots = slots + anchor0 // TRIANGLE
+    total = _sum_of_slots(partial_ptr, slots, count, anchor0, 0, SLOTS, ANCHORS)
+    inside = within < count
+    total = tl.where(inside, total, 1.0)
+    at = per_anchor_ptr + first + within
+    quantity = tl.cast(anchors, tl.int64)
+    value = tl.maximum(shift * LN2, LOWEST) + tl.log(total)
+    tl.store(at + quantity, value, mask=inside)
+    tl.store(at + 2 * quantity, value - tl.load(at, mask=inside, other=0.0), mask=inside)
+    tl.store(at + 3 * quantity, tl.exp2(shift - value * LOG2E), mask=inside)
+
+
 @triton.jit(do_not_specialize=["samples", "strips", "sign", "factor"])
 def views_gradient_kernel(
     negatives_ptr,
     pull_ptr,
     unit_ptr,
     inverse_norms_ptr,
+    factors_ptr,
     d_a_ptr,
     d_b_ptr,
     scale,
@@ -823,10 +869,14 @@ def views_gradient_kernel(
     FROM_POSITIVES: tl.constexpr,
     BOTH_ANCHOR: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """What negatives and positives send to both views, taken back through the sphere."""
+    """What negatives and positives send to both views, taken back through the sphere.
+
+    SCALED: what negatives send is yet to be multiplied with scale / factor of the row.
+    """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     places = tl.arange(0, BLOCK_D)[None, :]
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -842,6 +892,9 @@ def views_gradient_kernel(
         from_strip = negatives_ptr + tl.cast(strip, tl.int64) * (2 * samples) * features
         d_a += tl.load(from_strip + in_a, mask=real, other=0.0)
         d_b += tl.load(from_strip + in_b, mask=real, other=0.0)
+    if SCALED:
+        d_a *= (scale / tl.load(factors_ptr + at, mask=inside, other=1.0))[:, None]
+        d_b *= (scale / tl.load(factors_ptr + samples + at, mask=inside, other=1.0))[:, None]
     if FROM_POSITIVES:
         pull = tl.load(pull_ptr + at, mask=inside, other=0.0)
         if BOTH_ANCHOR:

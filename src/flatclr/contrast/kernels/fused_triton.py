@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
+from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.fused_device import (
     LARGEST_FIXED_SCALE,
     anchor_weights_kernel,
@@ -191,7 +192,7 @@ def operand(embeddings: Embeddings, dtype: torch.dtype) -> Rows:
 
 def laid_out(rows_Rd: Tensor) -> Tensor:
     """A copy [R, d] with zeros behind every row and behind the last row, to be read."""
-    dtype = _product_type(rows_Rd.dtype)
+    dtype = product_type(rows_Rd.dtype)
     rows, d = rows_Rd.shape
     padded = rows_Rd.new_empty(rows + PADDING, padded_features(d), dtype=dtype)
     padded[rows:].zero_()
@@ -201,7 +202,7 @@ def laid_out(rows_Rd: Tensor) -> Tensor:
     return copy
 
 
-def _product_type(dtype: torch.dtype) -> torch.dtype:
+def product_type(dtype: torch.dtype) -> torch.dtype:
     """The interpreter has no products of bfloat16."""
     return torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
 
@@ -223,10 +224,10 @@ def ready(
     unit = z_a.new_empty(2 * samples, d, dtype=torch.float32)
     inverse_norms = unit.new_empty(2 * samples, 1) if normalize else None
     factors = unit.new_empty(2 * samples) if normalize else None
-    products = unit.new_empty(2 * samples + PADDING, padded, dtype=_product_type(dtype))
+    products = unit.new_empty(2 * samples + PADDING, padded, dtype=product_type(dtype))
     sums = (1 if phi is not None else 2 + with_ess) + with_moment
     positive, *others = unit.new_empty(1 + sums, anchor_groups * samples).unbind()
-    at_once, block_d = _rows_at_once(padded)
+    at_once, block_d = rows_at_once(padded)
     ready_kernel[(_tiles(samples, at_once) + _tiles(PADDING, at_once),)](
         z_a.contiguous(),
         z_b.contiguous(),
@@ -256,6 +257,26 @@ def ready(
     peak, total, *squares = others
     sums_of_all = LogSumExpSums(peak, total, squares[0] if with_ess else None, moment)
     return Ready(unit, inverse_norms, positive, operand_Rd, sums_of_all)
+
+
+def stacked(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, Rows]:
+    """(rows in float32, on the sphere if asked; inverse norms; the rows as products take them), in one launch."""
+    if stack.shape[0] % 2:  # two views are read at once
+        unit, inverse_norms = tiled_torch.on_sphere(stack, normalize=normalize)
+        return unit, inverse_norms, operand(Embeddings(stack, unit, normalize), stack.dtype)
+    halves = stack.chunk(2)
+    found = ready(halves, 1.0, None, normalize=normalize, anchor_groups=1, with_moment=False, with_ess=False)
+    return found.rows, found.inverse_norms, found.operand
+
+
+def stack_gradient(
+    d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
+) -> Tensor:
+    """factor times the gradient of rows as they came, from that of the rows on the sphere."""
+    if unit.shape[0] % 2:
+        return tiled_torch.stack_gradient(d_unit, unit, inverse_norms, factor, dtype)
+    halves = views_gradient(d_unit, None, unit, inverse_norms, 1.0, views=2, sign=1.0, factor=factor, dtype=dtype)
+    return torch.cat(halves)
 
 
 def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
@@ -300,12 +321,13 @@ def views_gradient(
     strips = 0
     if from_negatives is not None:
         strips = len(from_negatives) if from_negatives.dim() == 3 else 1
-    at_once, block_d = _rows_at_once(padded_features(d))
+    at_once, block_d = rows_at_once(padded_features(d))
     views_gradient_kernel[(_tiles(rows // 2, at_once),)](
         unit if from_negatives is None else from_negatives,
         unit if pull is None else pull.contiguous(),
         unit,
         unit if inverse_norms is None else inverse_norms,
+        unit,
         d_a,
         d_b,
         scale,
@@ -318,6 +340,7 @@ def views_gradient(
         FROM_POSITIVES=pull is not None,
         BOTH_ANCHOR=pull is not None and pull.shape[0] == rows,
         NORMALIZE=inverse_norms is not None,
+        SCALED=False,
         ROWS=at_once,
         BLOCK_D=block_d,
         **SMALL,
@@ -325,7 +348,7 @@ def views_gradient(
     return d_a, d_b
 
 
-def _rows_at_once(padded: int) -> tuple[int, int]:
+def rows_at_once(padded: int) -> tuple[int, int]:
     """Rows and features a program holds of a stack."""
     block_d = 1 << (padded - 1).bit_length()
     return max(1, 2048 // block_d), block_d
@@ -400,7 +423,7 @@ def _reduce(block: Block, sums: AnySums, way: str, choose: bool) -> None:
     tiling = sums_tiling(*_feature_kind(block))
     row_count, column_count = len(block.rows), len(block.columns)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
-    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
+    parts, tiles_per_program = parts_for(block.rows_Rd.device, row_tiles, column_tiles, busy=1)
     partial = block.rows_Rd.new_empty(quantities_of(sums, way), parts, row_count, dtype=torch.float32)
     sums_kernel[(row_tiles, parts)](
         block.rows_Rd,
@@ -424,7 +447,9 @@ def _reduce_mirrored(block: Block, rows: AnySums, columns: AnySums | None, way: 
     tiling = _mirrored_tiling_of(block, rows)
     row_count, column_count = len(block.rows), len(block.columns)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
-    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=2 if block.symmetric else 1)
+    parts, tiles_per_program = parts_for(
+        block.rows_Rd.device, row_tiles, column_tiles, busy=2 if block.symmetric else 1
+    )
     quantities = quantities_of(rows, way)
     row_slots = parts + (row_tiles if block.symmetric else 0)  # one buffer for both, column slots behind row slots
     row_partial = block.rows_Rd.new_empty(quantities, row_slots, row_count, dtype=torch.float32)
@@ -461,11 +486,11 @@ def _sums_constants(block: Block, sums: AnySums, way: str, choose: bool, tiling:
         "WITH_MOMENT": sums.moment is not None,
         **parameter_constants(sums),
         **_feature_constants(block),
-        **_tiling_constants(tiling),
+        **tiling_constants(tiling),
     }
 
 
-def _tiling_constants(tiling: Tiling) -> dict[str, int]:
+def tiling_constants(tiling: Tiling) -> dict[str, int]:
     limit = {} if tiling.registers is None else {"maxnreg": tiling.registers}
     return {
         "BLOCK_M": tiling.rows,
@@ -525,12 +550,10 @@ def _row_gradients(
     tiling = gradients_tiling(*_feature_kind(block))
     (row_count, d), column_count = block.rows_Rd.shape, len(block.columns)
     row_tiles, column_tiles = _tiles(row_count, tiling.rows), _tiles(column_count, tiling.columns)
-    parts, tiles_per_program = _parts(block, row_tiles, column_tiles, busy=1)
+    parts, tiles_per_program = parts_for(block.rows_Rd.device, row_tiles, column_tiles, busy=1)
     out = block.rows_Rd.new_empty(parts, row_count, d, dtype=torch.float32)
     blocks = _feature_constants(block)
-    block_out = blocks["BLOCK_D"]
-    if blocks["CHUNKS"] % 2 == 0 and 2 * block_out * dtype.itemsize <= BYTES_AT_ONCE:
-        block_out *= 2
+    block_out = features_out(blocks, dtype)
     for way, choose in ways(block, is_phi):
         own, other = sides[way]
         gradients_kernel[(row_tiles, parts, blocks["CHUNKS"] * blocks["BLOCK_D"] // block_out)](
@@ -558,7 +581,7 @@ def _row_gradients(
             COLUMN_ANCHORS=anchors[1],
             BLOCK_OUT=block_out,
             **blocks,
-            **_tiling_constants(tiling),
+            **tiling_constants(tiling),
         )
     return out
 
@@ -613,20 +636,20 @@ def quantities_of(sums: AnySums, way: str) -> int:
     return (1 if way == "phi" else 2) + (sums.moment is not None)
 
 
-def _parts(block: Block, row_tiles: int, column_tiles: int, *, busy: int) -> tuple[int, int]:
+def parts_for(device: torch.device, row_tiles: int, column_tiles: int, *, busy: int) -> tuple[int, int]:
     """Into how many strips the columns are cut so that the device is busy, and the tiles in each."""
-    wanted = -(-busy * programs_at_once(block.rows_Rd.device) // row_tiles)
+    wanted = -(-busy * programs_at_once(device) // row_tiles)
     per_program = -(-column_tiles // min(wanted, column_tiles))
     return -(-column_tiles // per_program), per_program
 
 
 def offsets(block: Block) -> tuple[int, int, int, int, int]:
     """(s, a, b, c, d): row i < s meets its own sample in columns i + a and i + b, the others in i + c and i + d."""
-    return _offsets(block.excluded, len(block.rows))
+    return offsets_of(block.excluded, len(block.rows))
 
 
 @lru_cache(maxsize=1024)
-def _offsets(excluded: tuple[Diagonal, ...], row_count: int) -> tuple[int, int, int, int, int]:
+def offsets_of(excluded: tuple[Diagonal, ...], row_count: int) -> tuple[int, int, int, int, int]:
     starts = sorted({e.row_start for e in excluded})
     by_start = [[e.offset for e in excluded if e.row_start == start] for start in starts]
     assert len(starts) <= 2, "rows come from one view or two"
@@ -645,10 +668,20 @@ def factors_of(block: Block) -> tuple[Tensor, Tensor]:
 def _feature_constants(block: Block) -> dict[str, Any]:
     padded, dtype = padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype
     assert block.rows_Rd.stride() == block.columns_Cd.stride() == (padded, 1), "embeddings come from `operand`"
+    return {"FACTORS": block.rows.factors is not None, **chunks_of(padded, dtype)}
+
+
+def chunks_of(padded: int, dtype: torch.dtype) -> dict[str, Any]:
+    """How the features of a row are multiplied."""
     chunks = 1 if padded * dtype.itemsize <= BYTES_AT_ONCE else padded // CHUNK
     precision = FLOAT32_PRODUCTS if dtype == torch.float32 else None
-    has_factors = block.rows.factors is not None
-    return {"FACTORS": has_factors, "CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
+    return {"CHUNKS": chunks, "BLOCK_D": padded // chunks, "PRECISION": precision}
+
+
+def features_out(chunks: dict[str, Any], dtype: torch.dtype) -> int:
+    """How many features of a gradient a program makes."""
+    block_d: int = chunks["BLOCK_D"]
+    return 2 * block_d if chunks["CHUNKS"] % 2 == 0 and 2 * block_d * dtype.itemsize <= BYTES_AT_ONCE else block_d
 
 
 def parameters(of: AnySums | AnyReduction, device: torch.device) -> tuple[float | Tensor, float | Tensor]:

@@ -59,34 +59,47 @@ class SelectedSide(Side):
 
 @dataclass(frozen=True)
 class SelectedLogSumExpSums(LogSumExpSums):
-    """A log-sum-exp that counts its terms."""
+    """A log-sum-exp that counts its terms, unless their number is known."""
 
-    count: Tensor
+    count: Tensor | None
     lens: Lens
 
     @classmethod
-    def of(cls, anchors: int, like: Tensor, lens: Lens, *, with_moment: bool) -> SelectedLogSumExpSums:
+    def of(
+        cls,
+        anchors: int,
+        like: Tensor,
+        lens: Lens,
+        *,
+        with_moment: bool,
+        with_squares: bool = True,
+        with_count: bool = True,
+    ) -> SelectedLogSumExpSums:
         sums = LogSumExpSums.start(anchors, like, with_moment=with_moment)
-        count = torch.zeros(anchors, dtype=torch.long, device=like.device)
-        return cls(sums.peak, sums.total, sums.squares, sums.moment, count, lens)
+        count = torch.zeros(anchors, dtype=torch.long, device=like.device) if with_count else None
+        return cls(sums.peak, sums.total, sums.squares if with_squares else None, sums.moment, count, lens)
 
     def part(self, anchors: slice) -> SelectedLogSumExpSums:
         plain = super().part(anchors)
         if plain is self:
             return self
-        count, lens = self.count[anchors], self.lens.part(anchors)
+        count, lens = None if self.count is None else self.count[anchors], self.lens.part(anchors)
         return SelectedLogSumExpSums(plain.peak, plain.total, plain.squares, plain.moment, count, lens)
 
     def _add(self, scores: Tensor, dim: int) -> None:
         seen = self.lens.seen(scores, dim)
-        self.count.add_((seen != -torch.inf).sum(dim))
+        if self.count is not None:
+            self.count.add_((seen != -torch.inf).sum(dim))
         super()._add(seen, dim)
 
     def results(self) -> list[Tensor]:
-        """[log-sum-exp, log-sum-exp of twice the scores] and, with a moment, [sum_j w_j s_j]; -inf and 0 of nothing."""
+        """[log-sum-exp, that of twice the scores] and, with a moment, [sum_j w_j s_j]; -inf and 0 of nothing.
+
+        Where squares were not asked for, there is nothing in the second.
+        """
         moment = [] if self.moment is None else [self.moment / self.total.clamp_min(torch.finfo(self.total.dtype).tiny)]
-        assert self.squares is not None
-        return [self.peak + self.total.log(), 2 * self.peak + self.squares.log(), *moment]
+        squares = self.peak.new_empty(0) if self.squares is None else 2 * self.peak + self.squares.log()
+        return [self.peak + self.total.log(), squares, *moment]
 
 
 class SelectedLogSumExp:

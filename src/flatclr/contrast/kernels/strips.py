@@ -14,7 +14,8 @@ Shape suffixes: R rows, C columns, d features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -51,6 +52,29 @@ def in_units(
     return unit * share, rows, columns
 
 
+class Products(Protocol):
+    """How the weights of a strip [strip, C] become gradients."""
+
+    def to_rows(self, strip: slice, weights: Tensor) -> Tensor:
+        """Of the rows of the strip: weights @ columns."""
+
+    def to_columns(self, strip: slice, weights: Tensor, total: Tensor | None) -> Tensor:
+        """total + weights^T @ rows of the strip, in the memory of total."""
+
+
+@dataclass(frozen=True)
+class LibraryProducts:
+    """Of all pairs."""
+
+    block: Block
+
+    def to_rows(self, strip: slice, weights: Tensor) -> Tensor:
+        return product(weights, self.block.columns_Cd)
+
+    def to_columns(self, strip: slice, weights: Tensor, total: Tensor | None) -> Tensor:
+        return _add_products(total, weights.T, self.block.rows_Rd[strip])
+
+
 def gradients_from_weights(
     block: Block,
     strips: Iterable[slice],
@@ -59,25 +83,27 @@ def gradients_from_weights(
     *,
     need_rows: bool,
     need_columns: bool,
+    products: Products | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the block's rows and columns, times `factor`; a symmetric block's are in the first.
 
     `weigh` gives the weights of a strip [strip, C]: of both sides of its pairs, times both factors.
     """
+    products = LibraryProducts(block) if products is None else products
     need_columns = need_columns and not block.symmetric
     row_count, d = block.rows_Rd.shape
     d_rows = d_columns = None
     for strip in strips:
         weights = weigh(strip)
         if need_rows:
-            from_strip = product(weights, block.columns_Cd)
+            from_strip = products.to_rows(strip, weights)
             if strip.stop - strip.start == row_count:
                 d_rows = from_strip
             else:
                 d_rows = from_strip.new_empty(row_count, d) if d_rows is None else d_rows
                 d_rows[strip] = from_strip
         if need_columns:
-            d_columns = _add_products(d_columns, weights.T, block.rows_Rd[strip])
+            d_columns = products.to_columns(strip, weights, d_columns)
     for gradient, rows in ((d_rows, block.rows), (d_columns, block.columns)):
         if gradient is not None:
             gradient.mul_(factor if rows.factors is None else (factor / rows.factors).unsqueeze(1))

@@ -115,7 +115,7 @@ def _strip_scores(
 ):
     """Scores of a tile in the unit of its way, -inf where a pair is not meant.
 
-    LABELS: "apart" leaves out pairs of one label, "together" leaves out all others.
+    LABELS: "apart" leaves out pairs of one label, "together" and "in order" leave out all others.
     """
     products = _wide_products(rows_ptr, columns_ptr, row0, column0, FEATURES, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
     rows = row0 + tl.arange(0, BLOCK_M)
@@ -478,7 +478,10 @@ def strip_weights_kernel(
     GROUP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """w_i D_ij + w_j D_ji of every pair of the strip times its factors, in the type of the embeddings."""
+    """w_i D_ij + w_j D_ji of every pair of the strip times its factors, in the type of the embeddings.
+
+    LABELS "in order": tiles without a pair of one label are not written; `banded_product_kernel` does not read them.
+    """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
@@ -490,9 +493,10 @@ def strip_weights_kernel(
     # the strip is padded to whole tiles, so nothing is masked; places in a tile fit 32 bits, which spares registers
     corner = out_ptr + tl.cast(row_tile * BLOCK_M, tl.int64) * out_stride + column0
     places = tl.arange(0, BLOCK_M)[:, None] * out_stride + tl.arange(0, BLOCK_N)[None, :]
-    if LABELS == "together":  # noqa: SIM102  known when it is compiled: others have no labels to be read
+    if LABELS == "together" or LABELS == "in order":  # noqa: SIM102  known when it is compiled: others have no labels
         if _labels_apart(row_side[1], column_side[1], row0, column0, row_count, column_count, BLOCK_M, BLOCK_N):
-            tl.store(corner + places, tl.zeros([BLOCK_M, BLOCK_N], out_ptr.dtype.element_ty))
+            if LABELS == "together":
+                tl.store(corner + places, tl.zeros([BLOCK_M, BLOCK_N], out_ptr.dtype.element_ty))
             return
     scores = _strip_scores(
         rows_ptr,
@@ -561,3 +565,67 @@ def strip_weights_kernel(
         weights *= tl.load(row_side[0] + rows, mask=rows < row_count, other=0.0)[:, None]
         weights *= tl.load(column_side[0] + columns, mask=columns < column_count, other=0.0)[None, :]
     tl.store(corner + places, weights.to(out_ptr.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=["out_first", "inner_first", "rows", "inner", "weight_stride", "list_stride"])
+def banded_product_kernel(
+    weights_ptr,
+    operand_ptr,
+    out_ptr,
+    tiles_ptr,
+    first_ptr,
+    stop_ptr,
+    out_first,
+    inner_first,
+    rows,
+    inner,
+    features,
+    weight_stride,
+    list_stride,
+    TRANSPOSED: tl.constexpr,
+    ADD: tl.constexpr,
+    FEATURES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Pair weights of a strip @ embeddings, over the tiles that hold a pair: out [rows of the strip or columns, d].
+
+    Tile t of the output takes entries first[t] to stop[t] of its list of tiles on the other side. The strip is the
+    tiles from `out_first` of the output or, TRANSPOSED, from `inner_first` of the other side. ADD: to what is there.
+    """
+    tile = tl.program_id(0)
+    here = tile + out_first
+    first = tl.load(first_ptr + here)
+    stop = tl.load(stop_ptr + here)
+    if ADD:  # noqa: SIM102  known when it is compiled
+        if first == stop:
+            return
+    places = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    along_m = tl.arange(0, BLOCK_M)
+    along_k = tl.arange(0, BLOCK_K)
+    tiles = tiles_ptr + tl.cast(here, tl.int64) * list_stride
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for entry in range(first, stop):
+        other = tl.load(tiles + entry)
+        at = other * BLOCK_K + along_k
+        real = (at < inner)[:, None] & (places < FEATURES)[None, :]
+        values = tl.load(operand_ptr + at.to(tl.int64)[:, None] * FEATURES + places[None, :], mask=real, other=0.0)
+        k0 = tl.cast((other - inner_first) * BLOCK_K, tl.int64)
+        m0 = tl.cast(tile * BLOCK_M, tl.int64)
+        if TRANSPOSED:
+            corner = weights_ptr + k0 * weight_stride + m0
+            weights = tl.trans(tl.load(corner + along_k[:, None] * weight_stride + along_m[None, :]))
+        else:
+            corner = weights_ptr + m0 * weight_stride + k0
+            weights = tl.load(corner + along_m[:, None] * weight_stride + along_k[None, :])
+        total = tl.dot(weights, values, total, input_precision=PRECISION)
+    at = here * BLOCK_M + along_m
+    if not TRANSPOSED:
+        at = tile * BLOCK_M + along_m
+    real = (at < rows)[:, None] & (places < features)[None, :]
+    where = out_ptr + at.to(tl.int64)[:, None] * features + places[None, :]
+    if ADD:
+        total += tl.load(where, mask=real, other=0.0)
+    tl.store(where, total, mask=real)

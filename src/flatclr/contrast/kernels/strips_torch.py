@@ -20,6 +20,7 @@ from flatclr.contrast.kernels.tiled_torch import (
     require_known,
     require_usable,
     run,
+    stack_gradient,
     try_launch,
     views_gradient,
 )
@@ -37,6 +38,8 @@ __all__ = [
     "require_known",
     "require_usable",
     "run",
+    "stack_gradient",
+    "stacked",
     "try_launch",
     "views_gradient",
 ]
@@ -47,6 +50,12 @@ BYTES_PER_PAIR = 16  # scores, weights and what is made of them on the way
 def operand(embeddings: Embeddings, dtype: torch.dtype) -> Rows:
     """Embeddings in the type of the views."""
     return embeddings.exact(dtype)
+
+
+def stacked(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, Rows]:
+    """(rows in accumulation precision, on the sphere if asked; inverse norms; the rows as products take them)"""
+    unit, inverse_norms = tiled_torch.on_sphere(stack, normalize=normalize)
+    return unit, inverse_norms, operand(Embeddings(stack, unit, normalize), stack.dtype)
 
 
 def ready(

@@ -25,6 +25,8 @@ from flatclr.contrast.kernels.fused_triton import (
     require_known,
     require_usable,
     run,
+    stack_gradient,
+    stacked,
     try_launch,
     views_gradient,
 )
@@ -49,7 +51,7 @@ from flatclr.contrast.kernels.selected import (
     SelectedSide,
 )
 from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
-from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weights_kernel
+from flatclr.contrast.kernels.strips_device import banded_product_kernel, strip_sums_kernel, strip_weights_kernel
 from flatclr.contrast.known import Codes
 
 __all__ = [
@@ -63,6 +65,8 @@ __all__ = [
     "require_known",
     "require_usable",
     "run",
+    "stack_gradient",
+    "stacked",
     "try_launch",
     "views_gradient",
 ]
@@ -96,6 +100,8 @@ NO_LENS = Lens()
 SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
 WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
 
+PRODUCT_FEATURES = {2: 128, 4: 64}  # of a gradient that a program makes, by the bytes of a feature
+
 
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
@@ -104,12 +110,12 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
-    extras = 2 if isinstance(rows, SelectedLogSumExpSums | SelectedPhiSums) else 0
+    extras = 2 if _counts(rows) else 0
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
         quantities = fused_triton.quantities_of(rows, way)
-        bytes_per_pair = 4 * (quantities + extras) * (1 / tiling.columns + (1 / tiling.rows if others else 0))
-        for strip in strips_of(row_count, column_count, bytes_per_pair, whole=tiling.rows):
+        per_pair = bytes_per_pair(tiling, quantities + extras, two_sided=others is not None)
+        for strip in strips_of(row_count, column_count, per_pair, whole=tiling.rows):
             height = strip.stop - strip.start
             row_tiles = -(-height // tiling.rows)
             new_sums = partial(block.rows_Rd.new_empty, dtype=torch.float32)
@@ -149,6 +155,11 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 _merge(others, column_partial, quantities, block.scale, way, choose)
 
 
+def bytes_per_pair(tiling: Tiling, quantities: int, *, two_sided: bool) -> float:
+    """Of partial sums."""
+    return 4 * quantities * (1 / tiling.columns + (1 / tiling.rows if two_sided else 0))
+
+
 def block_gradients(
     block: Block,
     reduction: Reduction[SideT],
@@ -166,7 +177,13 @@ def block_gradients(
     unit, rows, columns = in_units(rows, columns, block.rows_Rd.dtype, reduction)
     weigh = _Weights.of(block, reduction, rows, columns)
     return gradients_from_weights(
-        block, weigh.strips(), weigh, block.scale * unit, need_rows=need_rows, need_columns=need_columns
+        block,
+        weigh.strips(),
+        weigh,
+        block.scale * unit,
+        need_rows=need_rows,
+        need_columns=need_columns,
+        products=_Banded.of(block, weigh) if _in_order(block) else None,
     )
 
 
@@ -212,6 +229,9 @@ class _Weights:
         if self.weights_RC is None:
             self.weights_RC = block.rows_Rd.new_empty(row_tiles * tiling.rows, self._stride)
         lens = _lens(self.columns if self.rows is None else self.rows)
+        constants = _constants(block, self.reduction, lens, shifted=isinstance(self.reduction, SelectedPhi))
+        if _in_order(block):
+            constants["LABELS"] = "in order"
         for way, choose in self.ways:
             strip_weights_kernel[(row_tiles * self._column_tiles,)](
                 block.rows_Rd,
@@ -232,20 +252,120 @@ class _Weights:
                 CHOOSE=choose,
                 ROW_ANCHORS=self.rows is not None,
                 COLUMN_ANCHORS=self.columns is not None,
-                **_constants(block, self.reduction, lens, shifted=isinstance(self.reduction, SelectedPhi)),
+                **constants,
                 **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
             )
         return self.weights_RC[:height, :column_count]
 
 
+@dataclass(frozen=True)
+class _Banded:
+    """Products over the tiles that hold a pair of one label: few, where labels are many and in order."""
+
+    block: Block
+    tiling: Tiling
+    of_row_tiles: Tensor  # [T, U]: the column tiles of each row tile, those with a pair first
+    of_column_tiles: Tensor  # [U, T]: likewise
+    per_row_tile: Tensor  # [T], how many of them have a pair
+    until: Tensor  # [T + 1, U]: of each column tile, how many have one among the first 0, 1, ... T row tiles
+
+    @classmethod
+    def of(cls, block: Block, weigh: _Weights) -> _Banded:
+        (_, row_labels, *_), (_, column_labels, *_) = weigh.sides
+        row_low, row_high = _ranges(row_labels, weigh.tiling.rows)
+        column_low, column_high = _ranges(column_labels, weigh.tiling.columns)
+        meet_TU = (row_high.unsqueeze(1) >= column_low) & (column_high >= row_low.unsqueeze(1))
+        until = torch.cat([meet_TU.new_zeros(1, len(column_low)), meet_TU]).cumsum(0, dtype=torch.int32)
+        per_row_tile = meet_TU.sum(1, dtype=torch.int32)
+        return cls(block, weigh.tiling, _first_of(meet_TU), _first_of(meet_TU.T), per_row_tile, until)
+
+    def to_rows(self, strip: slice, weights: Tensor) -> Tensor:
+        nothing = torch.zeros_like(self.per_row_tile)
+        out = weights.new_empty(weights.shape[0], self.block.rows_Rd.shape[1], dtype=torch.float32)
+        edges, inner = (self.tiling.rows, self.tiling.columns), self.block.columns_Cd
+        places = self.of_row_tiles, nothing, self.per_row_tile
+        self._multiply(weights, inner, out, places, (strip.start // edges[0], 0), edges, transposed=False, add=False)
+        return out
+
+    def to_columns(self, strip: slice, weights: Tensor, total: Tensor | None) -> Tensor:
+        add, (columns, d) = total is not None, self.block.columns_Cd.shape
+        out = weights.new_empty(columns, d, dtype=torch.float32) if total is None else total
+        first, stop = strip.start // self.tiling.rows, -(-strip.stop // self.tiling.rows)
+        edges, inner = (self.tiling.columns, self.tiling.rows), self.block.rows_Rd
+        places = self.of_column_tiles, self.until[first], self.until[stop]
+        self._multiply(weights, inner, out, places, (0, first), edges, transposed=True, add=add)
+        return out
+
+    def _multiply(
+        self,
+        weights: Tensor,
+        operand_Kd: Tensor,
+        out: Tensor,
+        places: tuple[Tensor, Tensor, Tensor],
+        firsts: tuple[int, int],
+        edges: tuple[int, int],
+        *,
+        transposed: bool,
+        add: bool,
+    ) -> None:
+        """`places`: lists of tiles, from which entry, to which; `firsts`: tiles of the output and of the operand."""
+        (rows, d), padded = out.shape, fused_triton.padded_features(out.shape[1])
+        at_once = min(PRODUCT_FEATURES[weights.dtype.itemsize], padded)
+        banded_product_kernel[(-(-rows // edges[0]), -(-d // at_once))](
+            weights,
+            operand_Kd,
+            out,
+            *places,
+            *firsts,
+            rows,
+            operand_Kd.shape[0],
+            d,
+            weights.stride(0),
+            places[0].shape[1],
+            TRANSPOSED=transposed,
+            ADD=add,
+            FEATURES=padded,
+            BLOCK_M=edges[0],
+            BLOCK_K=edges[1],
+            BLOCK_N=at_once,
+            PRECISION=precision_of(weights.dtype),
+            num_warps=8,
+            num_stages=3 if weights.dtype.itemsize == 2 else 2,
+            enable_fp_fusion=True,
+        )
+
+
+def _in_order(block: Block) -> bool:
+    """Whether pairs of one label are looked for, and samples are sorted by it."""
+    return block.codes is not None and block.codes.positives and block.codes.in_order
+
+
+def _ranges(labels: Tensor, edge: int) -> tuple[Tensor, Tensor]:
+    """Smallest and largest label of every tile."""
+    tiles = -(-len(labels) // edge)
+    places = torch.arange(tiles * edge, device=labels.device).clamp_max_(len(labels) - 1)
+    low, high = labels[places].view(tiles, edge).aminmax(dim=1)
+    return low, high
+
+
+def _first_of(meet_TU: Tensor) -> Tensor:
+    """For every row, where it is true, in order; then where it is not."""
+    return meet_TU.to(torch.int8).argsort(stable=True, dim=1, descending=True).int().contiguous()
+
+
 def _merge(sums: AnySums, partial_QSA: Tensor, quantities: int, scale: float | Tensor, way: str, choose: bool) -> None:
     """Add the sums of all tiles; what counts pairs is behind the quantities."""
     fused_triton.merge(sums, partial_QSA[:quantities], partial_QSA.shape[1], scale, way, choose)
-    if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums):
+    if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums) and sums.count is not None:
         count, slopes = partial_QSA[quantities:]
         sums.count.add_(count.sum(0).long())
         if isinstance(sums, SelectedPhiSums):
             sums.slopes.add_(slopes.sum(0))
+
+
+def _counts(sums: AnySums) -> bool:
+    """Whether pairs are counted."""
+    return isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums) and sums.count is not None
 
 
 def _lens(of: object) -> Lens:
@@ -328,5 +448,10 @@ def _constants(block: Block, of: AnySums | AnyReduction, lens: Lens, *, shifted:
         "SHIFTED": shifted,
         "FACTORS": block.rows.factors is not None,
         "FEATURES": features,
-        "PRECISION": FLOAT32_PRODUCTS if rows.dtype == torch.float32 else None,
+        "PRECISION": precision_of(rows.dtype),
     }
+
+
+def precision_of(dtype: torch.dtype) -> str | None:
+    """Of products of operands of a type."""
+    return FLOAT32_PRODUCTS if dtype == torch.float32 else None

@@ -75,13 +75,32 @@ def ready(
     with_ess: bool,
 ) -> Ready:
     """Views [n, d] on the sphere if asked, positive scores of two, and empty sums, of squares too: they cost little."""
-    stack = torch.cat(views).to(accumulation_type(views[0]))
-    unit, inverse_norms = to_sphere(stack) if normalize else (stack, None)
+    unit, inverse_norms = on_sphere(torch.cat(views), normalize=normalize)
     view_a, view_b = unit.chunk(2)
     positive = ((view_a * view_b).sum(1) * scale).repeat(anchor_groups)
     return Ready(
         unit, inverse_norms, positive, Rows(unit), start_sums(phi, len(positive), unit, with_moment=with_moment)
     )
+
+
+def stacked(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, Rows]:
+    """(rows in accumulation precision, on the sphere if asked; inverse norms; the rows as products take them)"""
+    unit, inverse_norms = on_sphere(stack, normalize=normalize)
+    return unit, inverse_norms, Rows(unit)
+
+
+def on_sphere(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None]:
+    """(rows in accumulation precision, on the sphere if asked; inverse norms)"""
+    stack = stack.to(accumulation_type(stack))
+    return to_sphere(stack) if normalize else (stack, None)
+
+
+def stack_gradient(
+    d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
+) -> Tensor:
+    """factor times the gradient of rows as they came, from that of the rows on the sphere, which is overwritten."""
+    (d_stack,) = views_gradient(d_unit, None, unit, inverse_norms, 1.0, views=1, sign=1.0, factor=factor, dtype=dtype)
+    return d_stack
 
 
 def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
