@@ -15,11 +15,12 @@ from benchmarks.doctor.bench_b import BENCH as BENCH_B
 from benchmarks.doctor.bench_c import BENCH as BENCH_C
 from benchmarks.doctor.bench_d import BENCH as BENCH_D
 from benchmarks.doctor.bench_e import BENCH as BENCH_E
+from benchmarks.doctor.bench_f import BENCH as BENCH_F
 from benchmarks.doctor.cases import Bench, keep, kept, run
 from benchmarks.doctor.tables import again_page, judged, page, summary
 from benchmarks.record import RESULTS
 
-BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C, BENCH_D, BENCH_E)}
+BENCHES = {bench.name: bench for bench in (BENCH_A, BENCH_B, BENCH_C, BENCH_D, BENCH_E, BENCH_F)}
 FOLDER = RESULTS / "doctor"
 AGAIN = "again.md"
 
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        help="the images of bench_b, bench_d or bench_e, which are not at hand",
+        help="the images of bench_b, bench_d, bench_e or bench_f, which are not at hand",
     )
     parser.add_argument("--only", default="", help="runs whose names hold this text")
     parser.add_argument("--part", type=_part, default=(1, 1), help="of the runs, say 2/4, where processes share them")

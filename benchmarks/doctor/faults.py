@@ -105,15 +105,16 @@ def dead_encoder(
 ) -> Callable[[], nn.Module]:
     """Batch normalisation with biases so low that a ReLU takes all, for a share of its units."""
 
-    def build() -> nn.Module:
-        encoder = build_encoder(name, channels=channels, image_size=side, **options)
-        with torch.no_grad():
-            for layer in encoder.modules():
-                if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                    layer.bias[: round(share * len(layer.bias))] = -8.0
-        return encoder
+    return lambda: with_dead_units(build_encoder(name, channels=channels, image_size=side, **options), share)
 
-    return build
+
+def with_dead_units(encoder: nn.Module, share: float) -> nn.Module:
+    """The encoder itself, changed."""
+    with torch.no_grad():
+        for layer in encoder.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                layer.bias[: round(share * len(layer.bias))] = -8.0
+    return encoder
 
 
 def stale_encoder(

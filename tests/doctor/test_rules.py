@@ -29,7 +29,7 @@ def falling(by: float) -> dict[str, Any]:
 
 
 def noise(ratio: float, last: float = 0.8) -> dict[str, Any]:
-    return {"gradient_snr": [1.2, ratio, ratio, ratio], "pool_mi_best_nats": [0.3, 0.8, 0.8, last]}
+    return {"gradient_snr": [1.2, ratio, ratio, ratio], "pool_mi_best_nats": [0.5, 0.8, 0.8, last]}
 
 
 def shared(*nats: float, match: float = 0.005) -> dict[str, Any]:
@@ -91,6 +91,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
     ("temperature_too_low", evidence({"ess": FEW / 2}), evidence({"ess": FEW / 2, "beta_clamped": False})),
     (
         "temperature_too_low",
+        evidence({"ess": [FEW / 2] * 6 + [0.2] * 6}),
+        evidence({"ess": [0.2] * 6 + [FEW / 2] * 6}),  # as embeddings spread that have learnt
+    ),
+    (
+        "temperature_too_low",
         evidence({"embedding_std": T.SQUEEZED_STD - 0.001}),
         evidence({"embedding_std": T.SQUEEZED_STD + 0.001}),
     ),
@@ -133,6 +138,16 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         evidence(None, {"head_rank": 24 * T.HEAD_RANK_SHARE + 0.1}),
     ),
     (
+        "dimensional_collapse",
+        evidence(None, {"head_rank": [4.8, 2.0, 2.5, T.RANK_LEFT_LOW * 2.0 - 0.1]}),
+        evidence(None, {"head_rank": [4.8, 2.0, 2.5, T.RANK_LEFT_LOW * 2.0 + 0.1]}),  # a narrow cone that is left
+    ),
+    (
+        "dimensional_collapse",
+        evidence(None, {"head_rank": [4.8, 4.0, 1.5, 4.0]}),  # one that was left, but for as few dimensions
+        evidence(None, {"head_rank": [4.8, 3.0, 1.5, 4.0]}),
+    ),
+    (
         "learning_rate_too_high",
         evidence({"update_ratio": [T.UPDATE_TOO_LARGE * 1.01] + [1e-3] * 11}),
         evidence({"update_ratio": [T.UPDATE_TOO_LARGE * 0.99] + [1e-3] * 11}),
@@ -154,6 +169,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
     ),
     ("gradient_noise", evidence(None, noise(SNR * 0.999)), evidence(None, noise(SNR * 1.001))),
     ("gradient_noise", evidence(None, noise(0.38)), evidence(None, noise(0.38, last=1.1))),  # which still learns
+    (
+        "gradient_noise",  # of a minimum, after much was learnt at once
+        evidence(None, {"gradient_snr": 0.38, "pool_mi_best_nats": [0.1, *[0.099 + T.LEARNT_IN_ALL_NATS] * 3]}),
+        evidence(None, {"gradient_snr": 0.38, "pool_mi_best_nats": [0.1, *[0.101 + T.LEARNT_IN_ALL_NATS] * 3]}),
+    ),
     (
         "false_negatives",
         evidence(None, {"near_duplicates": 1.01 * T.COLLISIONS_PER_ANCHOR / K}),
@@ -214,6 +234,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         evidence(None, {"seen_mi_nats": 1.0, "held_out_mi_nats": 1 - T.GAP_NATS - 0.001}),
         evidence(None, {"seen_mi_nats": 1.0, "held_out_mi_nats": 1 - T.GAP_NATS + 0.001}),
     ),
+    (
+        "overfitting",  # where images held out still gain
+        evidence(None, {"seen_mi_nats": 3.0, "held_out_mi_nats": [0.1, 1.5, 2.0, 3 * (1 - T.GAP_WHILE_RISING) - 0.01]}),
+        evidence(None, {"seen_mi_nats": 3.0, "held_out_mi_nats": [0.1, 1.5, 2.0, 3 * (1 - T.GAP_WHILE_RISING) + 0.01]}),
+    ),
     ("knn_falling", evidence(None, falling(FALL + 0.001)), evidence(None, falling(FALL - 0.001))),
     (
         "knn_falling",
@@ -239,6 +264,11 @@ EDGES: list[tuple[str, Evidence, Evidence]] = [
         "dead_batch_norm",
         evidence(None, {"statistics_gap": T.STATISTICS_GAP + 0.01}),
         evidence(None, {"statistics_gap": T.STATISTICS_GAP - 0.01}),
+    ),
+    (
+        "dead_batch_norm",
+        evidence(None, {"statistics_gap": [4.0, 4.0, 4.0, 1.01 * T.STILL_FALLING * 4]}),
+        evidence(None, {"statistics_gap": [4.0, 4.0, 4.0, 0.99 * T.STILL_FALLING * 4]}),  # which is on its way
     ),
 ]
 

@@ -60,6 +60,11 @@ class Series:
         kept = [(s, v) for s, v in zip(self.steps, self.values, strict=True) if s > step]
         return Series(tuple(s for s, _ in kept), tuple(v for _, v in kept))
 
+    def since(self, step: float) -> Series:
+        """What was measured from a step on, with the value that stood then; empty where it was measured later only."""
+        before = sum(measured <= step for measured in self.steps)
+        return Series(self.steps[before - 1 :], self.values[before - 1 :]) if before else Series()
+
     @property
     def _window(self) -> int:
         return max(1, round(LATE_SHARE * len(self.values)))
@@ -112,13 +117,17 @@ class Evidence:
         >>> Evidence(rows).still_rises
         True
         """
-        shared = self.series("pool_mi_best_nats")
-        before = sum(step <= self.steps / 2 for step in shared.steps)
-        if not before:
+        shared = self.second_half("pool_mi_best_nats")
+        if not shared:
             return False
-        since = shared.values[before - 1 :]
-        risen = shared.last - since[0]
-        return risen >= max(RISEN_NATS, STILL_RISING * shared.last) and shared.last >= NEAR_ITS_BEST * max(since)
+        risen = shared.last - shared.first
+        return risen >= max(RISEN_NATS, STILL_RISING * shared.last) and shared.last >= NEAR_ITS_BEST * max(
+            shared.values
+        )
+
+    def second_half(self, name: str) -> Series:
+        """A metric from the middle of the run on, with the value that stood there."""
+        return self.series(name).since(self.steps / 2)
 
     @property
     def steps(self) -> float:

@@ -37,13 +37,13 @@ def collapse(evidence: Evidence) -> Finding | None:
 
 @rule("dimensional_collapse", effect_of=("collapse", "learning_rate_too_high"))
 def dimensional_collapse(evidence: Evidence) -> Finding | None:
-    """The head uses few of the dimensions that it has and the encoder offers."""
+    """The head uses few of the dimensions that it has and the encoder offers, and does not come to use more."""
     head, encoder = evidence.late("head_rank"), evidence.late("effective_rank")
     if head is None:
         return None
     known = (encoder, evidence.settings.get("embedding"), evidence.late("embedding_width"))
     offered = min((float(value) for value in known if value is not None), default=0.0)
-    if head >= T.HEAD_RANK_SHARE * offered:
+    if head >= T.HEAD_RANK_SHARE * offered or _widens(evidence):
         return None
     return Finding(
         "dimensional_collapse",
@@ -57,6 +57,16 @@ def dimensional_collapse(evidence: Evidence) -> Finding | None:
         or slower(evidence),
         series=("head_rank", "effective_rank"),
     )
+
+
+def _widens(evidence: Evidence) -> bool:
+    """Whether embeddings are on their way out of the few dimensions that training began with: their rank is well above
+    its lowest, and grows."""
+    trained, late = evidence.series("head_rank").after(0), evidence.second_half("head_rank")
+    if not trained or not late:
+        return False
+    left = trained.last >= T.RANK_LEFT_LOW * min(trained.values)
+    return left and late.last >= T.STILL_GROWING * late.first
 
 
 def _numbers(std: float | None, uniformity: float | None, rank: float | None) -> str:

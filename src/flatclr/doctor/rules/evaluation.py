@@ -13,13 +13,18 @@ from flatclr.doctor.rules.registry import rule
 
 @rule("overfitting", effect_of=("false_negatives",))
 def overfitting(evidence: Evidence) -> Finding | None:
-    """After several passes the bound of training images is above that of images held out."""
+    """After several passes the bound of training images is above that of images held out.
+
+    Where these still gain, nothing is lost yet, and only a wide gap is a fault.
+    """
     seen, held_out = evidence.series("seen_mi_nats"), evidence.series("held_out_mi_nats")
     passes = evidence.last("epoch")
     if not seen or not held_out or seen.last <= 0 or (passes is not None and passes < T.PASSES_TO_MEMORISE):
         return None
     gap = (seen.last - held_out.last) / seen.last
-    if gap < T.HELD_OUT_GAP or seen.last - held_out.last < T.GAP_NATS:
+    late = evidence.second_half("held_out_mi_nats")
+    gains = bool(late) and late.last >= max(late.first + T.RISEN_NATS, T.STILL_GROWING * late.first)
+    if gap < (T.GAP_WHILE_RISING if gains else T.HELD_OUT_GAP) or seen.last - held_out.last < T.GAP_NATS:
         return None
     best = held_out.steps[held_out.values.index(max(held_out.values))]
     peaked = 0 < best < evidence.steps
@@ -98,10 +103,10 @@ def evaluation_too_small(evidence: Evidence) -> Finding | None:
 
 @rule("dead_batch_norm", effect_of=("learning_rate_too_high",))
 def dead_batch_norm(evidence: Evidence) -> Finding | None:
-    """Units that say nothing, or running statistics that are not those of the data."""
+    """Units that say nothing, or running statistics that are not those of the data, and do not come nearer."""
     dead, gap = evidence.last("dead_units"), evidence.last("statistics_gap")
     many = dead is not None and dead >= T.DEAD_UNITS
-    far = gap is not None and gap >= T.STATISTICS_GAP and evidence.steps >= T.SETTLED_STEPS
+    far = gap is not None and gap >= T.STATISTICS_GAP and evidence.steps >= T.SETTLED_STEPS and not _nears(evidence)
     if not (many or far):
         return None
     said = [f"{dead:.0%} of the normalised units never say anything."] if many else []
@@ -109,7 +114,9 @@ def dead_batch_norm(evidence: Evidence) -> Finding | None:
     return Finding(
         "dead_batch_norm",
         "Batch normalisation is dead",
-        cost=0.9 if far else min(0.9, 0.4 + 0.6 * (dead or 0.0)),
+        cost=max(
+            min(0.9, 0.4 + 0.17 * (gap or 0.0)) if far else 0.0, min(0.9, 0.4 + 0.6 * (dead or 0.0)) if many else 0.0
+        ),
         evidence=" ".join(said),
         cause="Units were pushed below zero and get no gradient."
         if many
@@ -120,3 +127,9 @@ def dead_batch_norm(evidence: Evidence) -> Finding | None:
         command=grouped_norm(evidence) or slower(evidence),
         series=("dead_units", "statistics_gap", "effective_rank"),
     )
+
+
+def _nears(evidence: Evidence) -> bool:
+    """Whether running statistics come nearer to those of the views, as they do while the weights move less and less."""
+    gaps = evidence.series("statistics_gap").values
+    return len(gaps) > 1 and gaps[-1] < T.STILL_FALLING * gaps[-2]

@@ -73,13 +73,18 @@ _BRING_NOISE = (  # the last three leave a vanished gradient, or that of a few n
 
 @rule("gradient_noise", effect_of=_BRING_NOISE)
 def gradient_noise(evidence: Evidence) -> Finding | None:
-    """The gradients of independent batches have next to nothing in common, and nothing more is learnt."""
+    """The gradients of independent batches have next to nothing in common, and little was learnt.
+
+    Where much was, noise is what is left of the gradient at a minimum.
+    """
     measured, shared = (evidence.series(name).after(0) for name in ("gradient_snr", "pool_mi_best_nats"))
     if min(len(measured), len(shared)) < T.FEWEST_EVALUATIONS:
         return None
     squares = [((T.SNR_BATCHES - 1) * snr**2 - 1) / T.SNR_BATCHES for snr in measured.values]
     signal = sum(squares) / len(squares)
+    in_all = shared.last - evidence.series("pool_mi_best_nats").first
     learnt = shared.last - shared.first > max(T.LEARNT_NATS, T.LEARNT_SHARE * shared.first)
+    learnt = learnt or in_all > T.LEARNT_IN_ALL_NATS
     if signal > T.SIGNAL_IN_NOISE or learnt or evidence.still_rises:
         return None
     batch = evidence.settings.get("batch_size")

@@ -61,11 +61,12 @@ def temperature_too_high(evidence: Evidence) -> Finding | None:
 
 @rule("temperature_too_low", effect_of=("collapse", "learning_rate_too_high"))
 def temperature_too_low(evidence: Evidence) -> Finding | None:
-    """A few negatives carry the whole gradient of an anchor, until the network squeezes its embeddings together."""
+    """A few negatives carry the whole gradient of an anchor from the start, until the network squeezes its embeddings
+    together. That few are left once it has learnt is no fault."""
     ess, negatives, std = evidence.series("ess"), evidence.negatives, evidence.late("embedding_std")
     if not ess or negatives is None or not _temperature_decides(evidence):
         return None
-    carrying = min(ess.early, ess.late) * negatives
+    carrying = ess.early * negatives
     few = negatives >= T.MANY_NEGATIVES and carrying <= T.FEW_EFFECTIVE
     squeezed = std is not None and std < T.SQUEEZED_STD and ess.late < T.SQUEEZED_ESS
     if not (few or squeezed):
@@ -75,7 +76,7 @@ def temperature_too_low(evidence: Evidence) -> Finding | None:
         "temperature_too_low",
         "The temperature is too low",
         cost=0.78,
-        evidence=f"Of {negatives:.0f} negatives {carrying:.1f} carry the gradient of an anchor{_beta(evidence)}."
+        evidence=f"Of {negatives:.0f} negatives {carrying:.1f} carry the gradient of an anchor early{_beta(evidence)}."
         f"{narrow}",
         cause="At so low a temperature the nearest negative takes all the weight, be it a false one, and the network "
         "spends its steps on squeezing embeddings together.",
