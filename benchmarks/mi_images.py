@@ -165,7 +165,7 @@ def _number(value: float | None) -> str:
 
 
 def _ratio(value: float | None, whole: float | None) -> str:
-    return f"{value / whole:.2f}" if value is not None and whole is not None and whole > _LEAST_NATS else "-"
+    return _number(value / whole) if value is not None and whole is not None and whole > _LEAST_NATS else "-"
 
 
 def main() -> None:

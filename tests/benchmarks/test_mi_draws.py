@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import mi_bmi, mi_calibration, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
+from benchmarks import mi_bmi, mi_calibration, mi_device, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
 from flatclr.files import read_json_lines
 from flatclr.mi import estimate, tasks
 
@@ -87,6 +87,27 @@ def test_a_page_names_every_machine_that_its_rows_are_from():
     assert mi_draws.measured_on(rows) == (
         "Measured on cpu B, cores 16 (2 rows); cpu A, cores 2 (1 rows); commits 1a, 2b, 3c."
     )
+
+
+def test_the_worst_read_cells_of_mutinfo_are_looked_at_longer():
+    rows = list(read_json_lines(mi_mutinfo.FOLDER / "draws.jsonl"))
+    longest = [draw for draw in mi_device.draws() if draw.budget_seconds == mi_device.LONG_SECONDS]
+    errors = {row["cell"]: mi_device.off(row) for row in rows}
+
+    cells = [draw.cell.removesuffix("; cuda") for draw in longest]
+    assert sorted(errors.values())[-mi_device.HARDEST :] == [errors[cell] for cell in reversed(cells)]
+    assert {draw.device for draw in longest} == {"cuda"}
+
+
+def test_numbers_of_two_devices_stand_side_by_side():
+    cell = next(mi_device.cells())
+    row = {"nats": 1.0, "true_nats": 1.0, "standard_error": 0.5, "method": "infonce", "wall_seconds": 2.0}
+    row["environment"] = {"cpu": "A", "commit": "1a"}
+    numbers = {"cuda": 1.0, "cpu": 1.25, "cuda again": 1.0}
+
+    page = mi_device.summary([{**row, "cell": f"{cell.cell}; {name}", "nats": v} for name, v in numbers.items()])
+
+    assert "| 1.000 +- 0.500 | 1.250 +- 0.500 | 0.50 | infonce | infonce | 2.0 | 2.0 | yes |" in page
 
 
 def test_an_estimate_without_an_error_covers():

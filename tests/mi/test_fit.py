@@ -16,6 +16,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 0}, "batch_size must be a whole number >= 1"),
     ({"learning_rate": float("nan")}, "learning_rate must be a finite number > 0"),
     ({"weight_decay": -1.0}, "weight_decay must be a finite number"),
+    ({"device": "tpu9"}, "device must be 'auto', 'cpu', 'cuda' or 'cuda:1', got 'tpu9'"),
+    ({"device": "cuda:99"}, "device must be one of the . CUDA devices here, got 'cuda:99'"),
 ]
 
 

@@ -55,6 +55,7 @@ def test_nothing_above_ln_n_is_called_a_lower_bound():
 
     assert result.nats > math.log(120)
     assert result.kind == "neither"
+    assert result.lower_nats == 0
     assert any("above ln N" in warning for warning in result.warnings)
 
 

@@ -38,7 +38,7 @@ def score_pool(
 
     `row_shift` is added to all scores of a row.
     """
-    shift = torch.zeros(len(x), dtype=torch.float64) if row_shift is None else row_shift
+    shift = x.new_zeros(len(x), dtype=torch.float64) if row_shift is None else row_shift
     if isinstance(critic, InnerProduct):
         x_NF, y_NF = critic.features(x, y)
         if row_shift is not None:
@@ -49,7 +49,7 @@ def score_pool(
         return _pool(both.positive.double().chunk(2)[0], rows, columns, len(x) - 1)
     if critic.caps_negatives:
         return _from_shifts(critic, x, y, min(cap, len(x) - 1), shift)
-    rows_lse, columns_lse, positives = [], torch.full((len(x),), -torch.inf, dtype=torch.float64), []
+    rows_lse, columns_lse, positives = [], x.new_full((len(x),), -torch.inf, dtype=torch.float64), []
     for first, block in _blocks(critic, x, y):
         block += shift[first : first + len(block), None]
         diagonal = block.diagonal(first)
@@ -79,7 +79,7 @@ def clipped_means(
         shares = _shifted_scores(critic, x, y, count).clamp(-limit, limit).exp()
         by_y = torch.stack([shares[:, c].roll(s, 0) for c, s in enumerate(_shifts(len(x), count))], 1)
         return shares.mean(1), by_y.mean(1)
-    row_sums, column_sums = [], torch.zeros(len(x), dtype=torch.float64)
+    row_sums, column_sums = [], x.new_zeros(len(x), dtype=torch.float64)
     for first, block in _blocks(critic, x, y):
         shares = block.clamp(-limit, limit).exp()
         shares.diagonal(first).zero_()

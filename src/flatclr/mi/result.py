@@ -88,7 +88,7 @@ class MIEstimate:
             curve=outcome.curve,
             reason=outcome.reason,
             limits=limits,
-            lower_nats=outcome.certified_nats,
+            lower_nats=outcome.certified_nats if kind == outcome.kind else 0.0,
             runner_up=outcome.runner_up,
             steps=budget.steps_done,
             more_time=more_time,
