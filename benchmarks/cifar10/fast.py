@@ -2,7 +2,7 @@
 
     python -m benchmarks.cifar10.fast --seed 0                                      the recipe cifar10-fast
     python -m benchmarks.cifar10.fast --held-out --set compile=true --name compile  a choice, on held-out images
-    python -m benchmarks.cifar10.fast --epochs 40 --name short                      for the least time to 85 %
+    python -m benchmarks.cifar10.fast --epochs 40 --set compile=false --name short  for the least time to 85 %
     python -m benchmarks.cifar10.fast --end-share 0.2 --end-size 24 --end-views 4   larger views at the end
     python -m benchmarks.cifar10.fast --plan tiny --out runs/toy --results runs/toy-results       a toy, for a CPU
 
@@ -176,7 +176,7 @@ def write_table(home: Path) -> Path:
     """README.md beside the kept runs, made from them alone."""
     rows = [row_of(found) for found in kept.kept_runs(home).values()]
     text = (
-        f"# {TITLE}\n\nOne run each, alone on its machine, by `python -m benchmarks.cifar10.fast`. Seconds are "
+        f"# {TITLE}\n\nOne run each, alone on its GPU, by `python -m benchmarks.cifar10.fast`. Seconds are "
         "wall-clock time since the command was given, with start, compilation, capture and looks. A look classifies "
         "whole images, one view each, by ten neighbours with equal votes among all training images. Times are upper "
         "limits: a goal may have been reached between two looks.\n\n"
