@@ -46,6 +46,16 @@ def test_a_folder_of_tensorboard_is_read(tmp_path: Path) -> None:
     found = flatclr.examine(metrics=tmp_path, negatives=30).findings
     assert [f.name for f in found] == ["bound_saturated"]
     assert found[0].command is None
+    assert found[0].code == "objective = flatclr.FlatNCE(temperature=flatclr.EssControl(target=0.25))"
+
+
+def test_a_rate_that_was_logged_is_lowered_or_raised_to_a_number() -> None:
+    rises = [{"step": i, "loss": 2 + 0.1 * i, "lr": 0.3} for i in range(20)]
+    (found,) = flatclr.examine(metrics=rises).findings
+    assert "to about 0.03" in found.remedy
+    assert found.code == "for group in optimizer.param_groups: group['lr'] = 0.03"
+    (found,) = flatclr.examine(metrics=[{**row, "lr": None} for row in rises]).findings
+    assert found.code == "for group in optimizer.param_groups: group['lr'] *= 0.1"
 
 
 def test_the_saturation_of_a_foreign_loss_is_one_less_its_share_of_the_ceiling() -> None:

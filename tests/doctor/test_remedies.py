@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import ast
+import math
 import shlex
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 
+import flatclr
 from flatclr.cli.main import app
 from flatclr.cli.options import parsed_setting
 from flatclr.doctor.evidence import Evidence
-from flatclr.doctor.remedies import WITH_OPTION, milder_views, stronger_views, train_command
+from flatclr.doctor.examination import diagnose
+from flatclr.doctor.remedies import IN_A_LOOP, WITH_OPTION, code_for, milder_views, stronger_views, train_command
 from flatclr.doctor.rules import RULES
 from flatclr.training.config import TrainConfig
 from tests.doctor.test_rules import EDGES
@@ -87,6 +92,31 @@ def test_every_finding_has_a_command_that_is_understood_and_changes_something(na
         else:
             assert words[0] == "runs/my run"
             assert {word for word in words if word.startswith("--")} <= options_of(word)
+
+
+@pytest.mark.parametrize("name", sorted(IN_A_LOOP))
+def test_a_line_for_a_loop_of_ones_own_runs_in_one(name: str) -> None:
+    seen = Evidence(next(tripped for tried, tripped, _ in EDGES if tried == name).rows)
+    line = code_for(name, seen)
+    assert line is not None
+    assert [finding.code for finding in diagnose(seen).findings if finding.name == name] == [line]
+    if "torchvision" in line:
+        ast.parse(line)  # of a package that need not be there
+        return
+    weight, dataset = torch.nn.Parameter(torch.ones(3)), torch.utils.data.TensorDataset(torch.ones(40, 3))
+    loop: dict[str, Any] = {"flatclr": flatclr, "torch": torch, "math": math, "dataset": dataset, "size": 32}
+    loop |= {"optimizer": torch.optim.SGD([weight], lr=0.5), "batch_size": 4, "workers": 0, "channels": 48}
+    loop |= {"z_a": torch.randn(4, 8), "z_b": torch.randn(4, 8), "ids": torch.tensor([0, 0, 1, 2])}
+    loop |= {"objective": flatclr.InfoNCE()}
+    exec(line, loop)
+    if "objective =" in line:
+        assert torch.isfinite(loop["objective"](loop["z_a"], loop["z_b"]))
+    if "loader =" in line:
+        assert len(next(iter(loop["loader"]))[0]) in (4, 32)
+    if "ids" in line:
+        assert loop["loss"] < flatclr.InfoNCE()(loop["z_a"], loop["z_b"])  # with fewer negatives
+    if name.startswith("learning_rate"):
+        assert loop["optimizer"].param_groups[0]["lr"] != 0.5
 
 
 def test_what_changes_nothing_is_no_command() -> None:

@@ -50,7 +50,7 @@ def doctor_command(
     ] = False,
     quiet: Annotated[bool, quiet_option("Print the verdict alone.")] = False,
 ) -> None:
-    """Say what is wrong with a run, what it costs, and what to change, as a command line where one does it."""
+    """Say what is wrong with a run, what it costs, and what to change, as a command line or a line of Python."""
     diagnosis = examine(run, metrics=metrics, embeddings=embeddings, negatives=negatives)
     if as_json:
         print(json.dumps(diagnosis.to_dict()))
@@ -81,3 +81,5 @@ def show(diagnosis: Diagnosis, console: Console, *, most: int | None = None) -> 
             console.print(f"   {escape(line)}", highlight=False, soft_wrap=piped)
         if finding.command is not None:
             console.print(f"   $ {escape(finding.command)}", style="cyan", highlight=False, soft_wrap=True)
+        elif finding.code is not None:
+            console.print(f"   >>> {escape(finding.code)}", style="cyan", highlight=False, soft_wrap=True)

@@ -25,6 +25,8 @@ class Finding:
         command: the change as a command line; None where none does it.
         series: the metrics of metrics.jsonl that show it over the steps.
         price: what it costs, in words, where that is nothing of what the run could have learnt; None elsewhere.
+        code: where there is no command, the change as a line of Python for a training loop of one's own; None where no
+            line does it.
 
     >>> Finding("split_leak", "Test images are seen", 0.6, "", "", "", price="nothing of what was learnt").costs
     'nothing of what was learnt'
@@ -39,6 +41,7 @@ class Finding:
     command: str | None = None
     series: tuple[str, ...] = ()
     price: str | None = None
+    code: str | None = None
 
     @property
     def costs(self) -> str:
@@ -77,7 +80,7 @@ class Diagnosis:
         return pd.DataFrame([asdict(finding) for finding in self.findings], columns=columns)
 
     def _repr_html_(self) -> str:
-        shown = self.to_frame().drop(columns=["name", "series", "price"])
+        shown = self.to_frame().drop(columns=["name", "series", "price", "code"])
         shown["cost"] = [finding.costs for finding in self.findings]
         table = "" if self.healthy else shown.to_html(index=False, border=0)
         return f"<p>{html.escape(self.verdict)}</p>{table}"

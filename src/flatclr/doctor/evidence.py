@@ -135,6 +135,14 @@ class Evidence:
         return max((number(row.get("step", 0)) for row in self.rows), default=0.0)
 
     @property
+    def learning_rate(self) -> float | None:
+        """That of the settings, or else the highest that was logged; None where neither is known."""
+        found, logged = self.settings.get("learning_rate"), self.series("learning_rate")
+        if isinstance(found, int | float):
+            return float(found)
+        return max(logged.values) if logged else None
+
+    @property
     def negatives(self) -> float | None:
         """How many each anchor has, by the ceiling of its bound."""
         ceiling = self.late("ceiling_nats")

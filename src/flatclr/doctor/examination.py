@@ -10,6 +10,7 @@ from typing import Any
 from flatclr.doctor.diagnosis import Diagnosis, Finding
 from flatclr.doctor.evidence import Evidence
 from flatclr.doctor.foreign import embedding_row, foreign_rows
+from flatclr.doctor.remedies import code_for
 from flatclr.doctor.rules import RULES
 from flatclr.runs import RunDirectory
 from flatclr.training.result import RunResult
@@ -61,7 +62,10 @@ def examine(
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The findings of every rule, put in order, and the verdict."""
     found = {name: finding for name, rule in RULES.items() if (finding := rule.look(evidence)) is not None}
-    after = (replace(finding, cost=_cost(name, found)) for name, finding in found.items())
+    after = (
+        replace(finding, cost=_cost(name, found), code=None if finding.command else code_for(name, evidence))
+        for name, finding in found.items()
+    )
     ordered = tuple(sorted(after, key=lambda finding: -finding.cost))
     return Diagnosis(_verdict(ordered, evidence), healthy=not ordered, findings=ordered)
 

@@ -16,6 +16,7 @@ from flatclr.training.config import OWN, describe_settings
 DEFAULTS = {row.name: row.default for row in describe_settings()}
 USUAL_CROPS = ViewConfig.crop_scale
 SMALL_CROPS, LARGE_CROPS = (0.08, 1.0), (0.5, 1.0)  # shares of an image
+USUAL_UPDATE = 1e-3  # of a weight's length in a step
 OF_THE_DATA = ("flip_probability", "mean", "std")  # fields of the views that another strength leaves as they are
 WITH_OPTION = frozenset(  # settings that `flatclr train` has an option for; the others go through --set
     {"data", "data_dir", "labels", "image_size", "max_bad_images", "views_per_image", "positives", "view_size"}
@@ -23,6 +24,57 @@ WITH_OPTION = frozenset(  # settings that `flatclr train` has an option for; the
     | {"optimizer", "learning_rate", "seed", "precision", "device", "log_every", "eval_every", "checkpoint_every"}
     | {"keep_checkpoints", "probe_every", "wandb"}
 )
+
+
+_FLAT = "objective = flatclr.FlatNCE(temperature=flatclr.EssControl(target=0.25))"
+_CONTROLLED = "objective = flatclr.InfoNCE(temperature=flatclr.EssControl(target=0.25))"
+_LOADER = "loader = torch.utils.data.DataLoader(dataset, shuffle=True, drop_last=True, "
+_CROPS = "crop = torchvision.transforms.RandomResizedCrop(size, scale="
+IN_A_LOOP = {  # what is changed in a training loop of one's own, by the fault
+    "bound_saturated": _FLAT,
+    "temperature_too_high": _CONTROLLED,
+    "temperature_too_low": _CONTROLLED,
+    "controller_clamped": _FLAT,
+    "collapse": _FLAT,
+    "dimensional_collapse": _FLAT,
+    "learning_rate_too_high": "for group in optimizer.param_groups: group['lr'] = {rate:g}",
+    "learning_rate_too_low": "for group in optimizer.param_groups: group['lr'] = {rate:g}",
+    "gradient_noise": f"{_LOADER}batch_size=8 * batch_size)",
+    "false_negatives": "loss = objective(z_a, z_b, ids=ids)  # images of one id are no negatives of each other",
+    "views_too_weak": f"{_CROPS}{SMALL_CROPS})",
+    "views_too_strong": f"{_CROPS}{LARGE_CROPS})",
+    "data_starved": f"{_LOADER}batch_size=batch_size, num_workers=2 * workers)",
+    "dead_batch_norm": "norm = torch.nn.GroupNorm(math.gcd(16, channels), channels)  # in place of each batch norm",
+}
+
+
+def code_for(name: str, evidence: Evidence) -> str | None:
+    """The change that mends a fault as a line of Python, for runs that no command line can make again.
+
+    >>> code_for("learning_rate_too_high", Evidence([{"step": 0, "learning_rate": 0.5}]))
+    "for group in optimizer.param_groups: group['lr'] = 0.05"
+    >>> code_for("split_leak", Evidence([])) is None
+    True
+    """
+    line, rate = IN_A_LOOP.get(name), evidence.learning_rate
+    if line is None or "{rate" not in line:
+        return line
+    if rate is None:
+        return line.replace("= {rate:g}", "*= 0.1" if name == "learning_rate_too_high" else "*= 10")
+    return line.format(rate=another_rate(name, evidence, rate))
+
+
+def another_rate(name: str, evidence: Evidence, rate: float) -> float:
+    """The learning rate at which the longest step is about as long as is usual; at most a tenth where it is too high.
+
+    >>> another_rate("learning_rate_too_low", Evidence([{"step": 0, "update_ratio": 1e-5}]), 1e-5)
+    0.001
+    """
+    updates = evidence.series("update_ratio")
+    longest = max(*updates.values, 1e-12) if updates else None
+    if name == "learning_rate_too_high":
+        return one_digit(rate * (0.1 if longest is None else min(0.1, USUAL_UPDATE / longest)))
+    return one_digit(rate * (10.0 if longest is None else min(USUAL_UPDATE / longest, 1e4)))
 
 
 def train_command(evidence: Evidence, **changes: Any) -> str | None:
@@ -81,8 +133,8 @@ def of_run(evidence: Evidence, command: str, *options: str) -> str | None:
 
 def slower(evidence: Evidence) -> str | None:
     """To train at a tenth of the learning rate."""
-    rate = evidence.settings.get("learning_rate")
-    return train_command(evidence, learning_rate=one_digit(rate / 10)) if isinstance(rate, int | float) else None
+    rate = evidence.learning_rate
+    return None if rate is None else train_command(evidence, learning_rate=one_digit(rate / 10))
 
 
 def grouped_norm(evidence: Evidence) -> str | None:

@@ -8,6 +8,7 @@ from benchmarks.doctor.__main__ import AGAIN, BENCHES, FOLDER, judge
 from benchmarks.doctor.cases import Bench, Case, kept
 from benchmarks.doctor.tables import judged, summary
 from flatclr.doctor.rules import RULES
+from flatclr.models.encoders import Encoder
 from flatclr.objectives import OBJECTIVES
 
 OF_THE_OBJECTIVE = ("objective", "objective_options")  # which say what it is, not that it is broken
@@ -62,10 +63,13 @@ SATURATE = {name for name, kind in OBJECTIVES.items() if kind.traits_with(keep_p
 def made_of(bench: Bench, case: Case) -> tuple[str, str]:
     """Objective and encoder of a run."""
     config = bench.base.changed(**case.settings)
-    return config.objective, config.encoder if case.encoder is None else str(case.encoder().spec.name)
+    if case.encoder is None:
+        return config.objective, config.encoder
+    encoder = case.encoder()
+    return config.objective, encoder.spec.name if isinstance(encoder, Encoder) else type(encoder).__name__
 
 
-LETTERS = ("bench_d", "bench_e")  # those that are to be new to the rules in every way
+LETTERS = ("bench_d", "bench_e", "bench_f")  # those that are to be new to the rules in every way
 
 
 @pytest.mark.parametrize("name", LETTERS)

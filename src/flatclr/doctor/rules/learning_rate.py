@@ -5,10 +5,8 @@ from __future__ import annotations
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.diagnosis import Finding
 from flatclr.doctor.evidence import Evidence
-from flatclr.doctor.remedies import one_digit, train_command
+from flatclr.doctor.remedies import USUAL_UPDATE, another_rate, train_command
 from flatclr.doctor.rules.registry import rule
-
-USUAL_UPDATE = 1e-3  # of a weight's length in a step
 
 
 @rule("learning_rate_too_high")
@@ -20,8 +18,8 @@ def learning_rate_too_high(evidence: Evidence) -> Finding | None:
     bad_share = bad / max(evidence.steps, 1.0)
     if not (too_far or bad_share > T.BAD_STEPS or _diverged(evidence)):
         return None
-    rate = evidence.settings.get("learning_rate")
-    lower = None if not isinstance(rate, int | float) else one_digit(rate * _shorter(moved))
+    rate = evidence.learning_rate
+    lower = None if rate is None else another_rate("learning_rate_too_high", evidence, rate)
     return Finding(
         "learning_rate_too_high",
         "The learning rate is too high",
@@ -41,9 +39,9 @@ def learning_rate_too_low(evidence: Evidence) -> Finding | None:
     updates = evidence.series("update_ratio")
     if not updates or max(updates.values) > T.UPDATE_TOO_SMALL:
         return None
-    rate = evidence.settings.get("learning_rate")
+    rate = evidence.learning_rate
     moved = max(*updates.values, 1e-12)
-    higher = None if not isinstance(rate, int | float) else one_digit(rate * min(USUAL_UPDATE / moved, 1e4))
+    higher = None if rate is None else another_rate("learning_rate_too_low", evidence, rate)
     loss = evidence.series("loss")
     change = f" The loss went from {loss.early:.3f} to {loss.late:.3f}." if loss else ""
     return Finding(
@@ -110,10 +108,6 @@ def _diverged(evidence: Evidence) -> bool:
     if evidence.series("update_ratio") or len(loss) < T.FEWEST_ROWS:
         return False
     return loss.late > loss.early + T.LOSS_ROSE * max(abs(loss.early), 1.0)
-
-
-def _shorter(moved: float | None) -> float:
-    return 0.1 if moved is None else min(0.1, USUAL_UPDATE / moved)
 
 
 def _lengths(evidence: Evidence, moved: float | None, bad: float) -> str:
