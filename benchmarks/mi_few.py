@@ -3,7 +3,7 @@
     python -m benchmarks.mi_few --seconds 900              go on for 15 minutes, then write results/mi_few/README.md
 
 Normal, Student and additive-noise pairs in 2 to 32 columns of each variable through monotone maps, with parameters
-drawn as there; rows on its grid of 20 numbers from 10 to 500. The default refuses fewer than 50 rows, the first two.
+drawn as there; rows on its grid of 20 numbers from 10 to 500. Of fewer than 50 the default gives no error.
 "In" are the kinds that MIST was trained on, "out" the others. The draws are ours: the published rows are not at hand.
 """
 
@@ -19,7 +19,6 @@ import numpy as np
 from benchmarks import mi_draws, record
 from benchmarks.mi_calibration import NORMAL
 from flatclr.mi import tasks
-from flatclr.mi.inputs import FEWEST_ROWS
 
 GRID, COLUMNS, REPEATS, BUDGET_SECONDS = np.linspace(10, 500, 20).astype(int), (2, 32), 9, 20.0
 FOLDER = record.RESULTS / "mi_few"
@@ -111,9 +110,8 @@ KINDS: dict[str, dict[str, Make]] = {
 
 def draws() -> Iterator[mi_draws.Draw]:
     """One draw of every kind at every number of rows, then the second; rows in an order that fills brackets evenly."""
-    grid = [int(rows) for rows in GRID if rows >= FEWEST_ROWS]
     for repeat in range(REPEATS):
-        for rows in np.random.default_rng(repeat).permutation(grid):
+        for rows in np.random.default_rng(repeat).permutation(GRID):
             named = [(side, kind, make) for side, kinds in KINDS.items() for kind, make in kinds.items()]
             for place, (side, kind, make) in enumerate(named):
                 rng = np.random.default_rng([repeat, int(rows), place])
@@ -136,7 +134,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
             table.append(
                 {
                     "kinds": side,
-                    "rows": f"{max(low, FEWEST_ROWS)} to {high - high % 10}",
+                    "rows": f"{low} to {high - high % 10}",
                     "draws": len(part),
                     "default": f"{np.mean(off**2):.2f}",
                     **{name: f"{values[side][place]:g}" for name, values in PUBLISHED.items()},
@@ -148,7 +146,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
                 }
             )
     return (
-        f"{__doc__}\nMean squared error in nats^2. MIST's columns are as published, its first with rows from 10. An "
+        f"{__doc__}\nMean squared error in nats^2. MIST's columns are as published. An "
         "error is given where the default has a finite standard error; elsewhere it says that these rows do not "
         f"determine the value.\n\n{record.markdown(table)}\n\n"
         f"{mi_draws.measured_on(rows)}\n"

@@ -9,7 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import mi_bmi, mi_calibration, mi_device, mi_draws, mi_few, mi_images, mi_independence, mi_mutinfo
+from benchmarks import (
+    mi_bmi,
+    mi_calibration,
+    mi_certified,
+    mi_device,
+    mi_draws,
+    mi_few,
+    mi_images,
+    mi_independence,
+    mi_mutinfo,
+)
 from flatclr.files import read_json_lines
 from flatclr.mi import estimate, tasks
 
@@ -129,9 +139,9 @@ def test_no_cell_of_a_bent_family_is_a_gaussian_in_disguise():
 
 def test_few_rows_are_drawn_as_published():
     drawn = [next(mi_few.draws())]
-    grid = {draw.rows for draw, _ in zip(mi_few.draws(), range(13 * 18), strict=False)}
-    assert len(grid) == 18
-    assert (min(grid), max(grid)) == (61, 500)
+    grid = {draw.rows for draw, _ in zip(mi_few.draws(), range(13 * 20), strict=False)}
+    assert len(grid) == 20
+    assert (min(grid), max(grid)) == (10, 500)
     assert drawn[0].task.sample(drawn[0].rows, 0)[0].shape[1] == drawn[0].task.dim_x
     covariance = mi_few.latent_covariance(3, 2, common=0, strength=2.0, own=0, rest=2.0)
     correlation = mi_few.correlation_of(covariance)
@@ -140,6 +150,20 @@ def test_few_rows_are_drawn_as_published():
     assert tasks.gaussian(correlation, 3).mi_nats == pytest.approx(tasks.gaussian_pairs(3, correlation=0.8).mi_nats)
     full = mi_few.latent_covariance(2, 1, common=1.0, strength=2.0, own=3.0, rest=0.5)
     assert full[0].tolist() == [1 + 9 + 4 + 1, 1 + 9, 1 + 4, 1]
+
+
+def test_bounds_above_the_truth_are_counted():
+    normal = mi_certified.count("normal, correlation 0.99", rows=20, draws=20)
+
+    assert normal["too_high"] <= 4
+    assert 0.5 < normal["mean_lower_nats"] < normal["mean_nats"] < 2.5
+    assert "| on a folded line | 0.81 | 5.0%, 0.10 | 0.0%, 0.00 | 0.9" in mi_certified.markdown(
+        [
+            {"law": law, "rows": rows, "draws": 200, "too_high": high, "mean_lower_nats": high / 100}
+            for law in mi_certified.LAWS
+            for rows, high in ((12, 10), (20, 0))
+        ]
+    )
 
 
 def test_parts_of_images_have_the_relations_they_are_for():

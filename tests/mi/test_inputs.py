@@ -42,7 +42,8 @@ GOOD = np.random.default_rng(0).normal(size=(60, 2))
 BAD = {
     "lengths": ((GOOD, GOOD[:55]), ValueError, "equally many rows, got x with 60 and y with 55; row i of both"),
     "nan": ((np.where(GOOD > 2, np.nan, GOOD), GOOD), ValueError, r"x must be finite, got NaN or Inf in \d+ of 60 rows, first in row \d+; drop or fill"),
-    "few": ((GOOD[:49], GOOD[:49]), ValueError, "at least 50 rows must be given, got 49"),
+    "few": ((GOOD[:9], GOOD[:9]), ValueError, "at least 10 rows must be given, got 9"),
+    "few_to_learn": ((GOOD[:49], GOOD[:49], "doe"), ValueError, "at least 50 rows must be given to method 'doe', got 49"),
     "text": ((np.array([["a", "b"]] * 60), GOOD), TypeError, "x must be numeric, got <U1; encode text"),
     "text_column": ((pd.DataFrame({"a": range(60), "name": ["q"] * 60}), GOOD), TypeError, "x must have numeric columns, got text in 'name'; encode"),
     "rank": ((GOOD[:, :, None], GOOD), ValueError, r"x must have shape \[N\] or \[N, d\], got \[60, 2, 1\]; flatten"),

@@ -21,7 +21,7 @@ from flatclr.heartbeat import Heartbeat
 from flatclr.mi import CRITICS, FAST, METHODS, Consistency, MIEstimate, Progress, check, estimate
 from flatclr.mi.benchmark import TABLE, cells, measured_before, run_benchmark
 from flatclr.mi.estimator import BUDGET_SECONDS
-from flatclr.mi.inputs import FEWEST_ROWS
+from flatclr.mi.inputs import FEWEST_ROWS_TO_LEARN
 from flatclr.mi.outcome import ASKED
 from flatclr.mi.tables import Variables, read_table
 from flatclr.training.display import Lines
@@ -163,8 +163,8 @@ def mi_command(
         _refuse_given({"a data file": data, "--x": x, "--y": y, "--given": given}, "not go with --benchmark")
         if workers is not None:
             require_count("--workers", workers, advice="leave it out for one per core.")
-        if rows is not None and rows < FEWEST_ROWS:
-            raise ValueError(f"--rows must be at least {FEWEST_ROWS}, got {rows}; 10000 is the default.")
+        if rows is not None and rows < FEWEST_ROWS_TO_LEARN:
+            raise ValueError(f"--rows must be at least {FEWEST_ROWS_TO_LEARN}, got {rows}; 10000 is the default.")
         wanted = cells(
             methods,
             task_set=task_set or "benchmark",

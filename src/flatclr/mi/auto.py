@@ -3,7 +3,8 @@
 Continuous columns are read by `choose_continuous`, rounded ones too after dithering. With discrete ones, rows are
 counted where they meet in few places, and in few dimensions neighbours are sought among rows of the same levels;
 elsewhere a classifier of the discrete variable answers, or else the anchored critic: both are lower bounds whatever the
-columns are. Where densities of the dithered columns see clearly more than the critic, they answer.
+columns are. Where densities of the dithered columns see clearly more than the critic, they answer. Fewer than 50 rows
+are read by `read_few`, whatever the columns are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.columns import dithered
 from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual, look_by_densities
 from flatclr.mi.copula import fit_gaussian
+from flatclr.mi.few import read_few
+from flatclr.mi.inputs import CALIBRATED_ROWS, FEWEST_ROWS_TO_LEARN
 from flatclr.mi.learning_curve import PARTS, LearningCurve
 from flatclr.mi.levels import ROWS_PER_PLACE, Tied, blurred_nats, dither_rng, run_levels, sort_columns
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
@@ -25,6 +28,10 @@ from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading
 from flatclr.mi.splits import Split, splits
 
 _CLEAR = 2.0  # standard errors
+_UNCALIBRATED = (
+    f"of fewer than {CALIBRATED_ROWS} rows the error is that of named families: other dependence may read lower than "
+    "it says."
+)
 
 
 def choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
@@ -32,6 +39,13 @@ def choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
 
     Families, neighbours and counts leave the kind of their value open, so that it is the default's own, "neither".
     """
+    if len(x) < FEWEST_ROWS_TO_LEARN:
+        return read_few(x, y, options)
+    found = _choose(x, y, options)
+    return found if len(x) >= CALIBRATED_ROWS else replace(found, warnings=(*found.warnings, _UNCALIBRATED))
+
+
+def _choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
     split = next(splits(len(x), options.seed))
     if not options.tied:
         return choose_continuous(x, y, split, options)

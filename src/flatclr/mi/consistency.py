@@ -15,7 +15,7 @@ import numpy as np
 from flatclr.mi.arrays import Array
 from flatclr.mi.estimator import BUDGET_SECONDS, estimate
 from flatclr.mi.fit import FitSettings
-from flatclr.mi.inputs import FEWEST_ROWS, as_rows, require_same_rows
+from flatclr.mi.inputs import FEWEST_ROWS_TO_LEARN, as_rows, require_same_rows
 from flatclr.mi.result import MIEstimate
 
 _CLEAR = 3.0  # standard errors
@@ -136,7 +136,7 @@ def check(
         _compared("data processing", "a function of y added to it", whole, read(x, _with_function(y))),
         replace(_compared("data processing", _part_name(y), whole, read(x, _part(y))), at_most=True),
     ]
-    if len(x) >= 2 * FEWEST_ROWS:
+    if len(x) >= 2 * FEWEST_ROWS_TO_LEARN:
         first, second = np.array_split(rng.permutation(len(x)), 2)
         first = first[: len(second)]
         stacked = read(np.hstack([x[first], x[second]]), np.hstack([y[first], y[second]]))

@@ -15,7 +15,7 @@ from flatclr.mi.budget import Budget, Progress
 from flatclr.mi.columns import inspect
 from flatclr.mi.critics import CRITICS
 from flatclr.mi.fit import FitSettings
-from flatclr.mi.inputs import as_rows, few_rows, require_same_rows
+from flatclr.mi.inputs import FEWEST_ROWS_TO_LEARN, as_rows, few_rows, require_same_rows
 from flatclr.mi.limits import all_pairs
 from flatclr.mi.methods import METHODS, REGISTRY, Method
 from flatclr.mi.noiseless import exact_relation
@@ -79,6 +79,11 @@ def estimate(
         raise ValueError(
             f"folds must leave at least {FEWEST_ROWS_A_FOLD} rows in each, got {folds} for {len(x_rows)} rows; "
             "use fewer."
+        )
+    if asked.cross_fits and len(x_rows) < FEWEST_ROWS_TO_LEARN:
+        raise ValueError(
+            f"at least {FEWEST_ROWS_TO_LEARN} rows must be given to method {method!r}, got {len(x_rows)}; a network "
+            "learns nothing from so few, use 'auto'."
         )
     if given is None:
         require_same_rows(x=x_rows, y=y_rows)

@@ -9,7 +9,9 @@ import torch
 
 from flatclr.mi.arrays import Array
 
-FEWEST_ROWS = 50
+FEWEST_ROWS = 10
+FEWEST_ROWS_TO_LEARN = 50  # from; below, the default reads correlations alone
+CALIBRATED_ROWS = 200  # from which intervals of the default were measured to cover
 _FEW, _ROWS_PER_COLUMN = 500, 20
 _NUMERIC = "fiub"  # kinds of NumPy's types
 _KINDS = {"M": "dates", "m": "durations", "c": "complex numbers"}
