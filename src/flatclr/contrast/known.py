@@ -198,8 +198,8 @@ def shared(codes_N: Tensor, among_M: Tensor) -> Tensor:
     >>> shared(torch.tensor([7, 5]), torch.tensor([7, -2, 7, 9]))
     tensor([2, 0])
     """
-    ordered_M = among_M.long().sort().values
-    return torch.searchsorted(ordered_M, codes_N.long(), right=True) - torch.searchsorted(ordered_M, codes_N.long())
+    codes_N, ordered_M = codes_N.long().contiguous(), among_M.long().contiguous().sort().values
+    return torch.searchsorted(ordered_M, codes_N, right=True) - torch.searchsorted(ordered_M, codes_N)
 
 
 def _shared_either(labels: Tensor | None, ids: Tensor | None, their_labels: Any, their_ids: Any) -> Tensor:
