@@ -20,7 +20,7 @@ from benchmarks import mi_draws, record
 from benchmarks.mi_calibration import NORMAL
 from flatclr.mi import tasks
 
-GRID, COLUMNS, REPEATS, BUDGET_SECONDS = np.linspace(10, 500, 20).astype(int), (2, 32), 9, 20.0
+GRID, COLUMNS, REPEATS, BUDGET_SECONDS = np.linspace(10, 500, 20).astype(int), (2, 32), 3, 20.0
 FOLDER = record.RESULTS / "mi_few"
 BRACKETS = ((10, 100), (100, 300), (300, 501))
 PUBLISHED = {  # mean squared error in nats^2, github.com/grgera/mist at 3fc7e62, docs/images/m_test_results.jpg
