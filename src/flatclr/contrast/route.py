@@ -48,7 +48,7 @@ def stats_of(pairs: Batch, inverse_temperature: float | Tensor) -> ContrastStats
     """
     scale = pairs.scale(inverse_temperature)
     plain = _is_plain(pairs, scale)
-    route = route_of(pairs, plain=plain, planned=plain and has_plan(pairs, scale))
+    route = route_of(pairs, plain=plain, scale=scale)
     if not plain:
         return _related(pairs, scale, route)
     negatives = pairs.layout.negatives
@@ -184,11 +184,11 @@ def positive_scores(batch: Batch, scale: float | Tensor) -> Tensor:
     return positive
 
 
-def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, planned: bool = False) -> str:
+def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, scale: float | Tensor | None = None) -> str:
     """The route of a batch, for its log-sum-exp or for a phi; refuses one that was asked for and cannot be.
 
-    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation. `planned`: Triton's
-    kernels would be launched by a plan.
+    `plain`: two views on a diagonal at one temperature; the fused route knows no other relation. `scale`: of a
+    log-sum-exp for which Triton's kernels may be launched by a plan.
     """
     options, layout = batch.options, batch.layout
     if batch.drawn_Ak is not None:
@@ -209,7 +209,7 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, planned: bool
     alone = layout.ranks.size == 1
     largest = LARGEST_DENSE
     if plain and z.is_cuda and z.dtype == torch.bfloat16:
-        with_plan = planned and options.backend == "auto" and prefers_triton(z)
+        with_plan = scale is not None and has_plan(batch, scale) and options.backend == "auto" and prefers_triton(z)
         largest = LARGEST_DENSE_BESIDE_PLANS if with_plan else LARGEST_DENSE_ON_GPU
     is_small = alone and scores <= largest
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
