@@ -36,8 +36,8 @@ $(HOSTS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps lightly open_clip_torch
 	@touch $(HOSTS)
 
-test-gpu: ## run the tests that need a CUDA device, with the python at hand
-	PYTHONPATH=src python3 -m pytest -m gpu tests
+test-gpu: ## run the tests that need a CUDA device, with the python at hand, in processes side by side
+	PYTHONPATH=src:. OMP_NUM_THREADS=1 python3 -m scripts.gpu_tests
 
 test-browser: $(STAMP) ## run the tests of pages in headless Chromium
 	@$(BIN)/python -m tests.support.browser

@@ -79,7 +79,7 @@ COMMANDS = {
         Entry(
             "doctor",
             ENCODERS,
-            "Say what is wrong with a run, what it costs, and what to change, as a command line where one does it.",
+            "Say what is wrong with a run, what it costs, and what to change, as a command line or a line of Python.",
         ),
         Entry(
             "report",
