@@ -48,6 +48,10 @@ class Known:
     queue_ids: Tensor | None = None
     in_order: bool = False  # samples are sorted by label
 
+    @property
+    def given(self) -> tuple[Tensor | None, ...]:
+        return self.labels, self.ids, self.queue_labels, self.queue_ids
+
     def codes(self, layout: Layout, row_views: Views, column_views: Views, *, positives: bool) -> Codes:
         """Of this rank's rows of some views against everyone's of others."""
         row_labels, row_ids = (_repeated(_own(of, layout), row_views) for of in (self.labels, self.ids))

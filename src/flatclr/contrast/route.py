@@ -113,8 +113,8 @@ class _LateEss:
         if self.found is None:
             if self._versions() != self.versions:
                 raise RuntimeError(
-                    "the ESS must be read before embeddings, queue or temperature are changed, got it after; read it "
-                    "earlier, or pass with_ess=True."
+                    "the ESS must be read before embeddings, queue, temperature, labels, ids or hard negatives are "
+                    "changed, got it after; read it earlier, or pass with_ess=True."
                 )
             with no_autocast(self.batch.views[0]):
                 self.found = self.again()
@@ -123,7 +123,8 @@ class _LateEss:
     def _versions(self) -> list[int]:
         if torch.compiler.is_compiling():
             return []
-        tensors = (*self.batch.views, self.batch.given_queue, self.scale)
+        known = () if self.batch.known is None else self.batch.known.given
+        tensors = (*self.batch.views, self.batch.given_queue, self.batch.hard_nHd, self.scale, *known)
         return [x._version for x in tensors if isinstance(x, Tensor) and not x.is_inference()]
 
 
@@ -209,8 +210,10 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, scale: float 
     alone = layout.ranks.size == 1
     largest = LARGEST_DENSE
     if plain and z.is_cuda and z.dtype == torch.bfloat16:
-        with_plan = scale is not None and has_plan(batch, scale) and options.backend == "auto" and prefers_triton(z)
-        largest = LARGEST_DENSE_BESIDE_PLANS if with_plan else LARGEST_DENSE_ON_GPU
+        largest = LARGEST_DENSE_ON_GPU
+        if LARGEST_DENSE_BESIDE_PLANS < scores <= LARGEST_DENSE_ON_GPU and options.backend == "auto":
+            with_plan = isinstance(scale, float) and has_plan(batch, scale) and prefers_triton(z)
+            largest = LARGEST_DENSE_BESIDE_PLANS if with_plan else LARGEST_DENSE_ON_GPU
     is_small = alone and scores <= largest
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"

@@ -1,6 +1,6 @@
 """The quantities of two views that meet in one block, on one GPU, at a temperature that is a number.
 
-What `streamed` finds on Triton's routes, bit by bit, where up to some thousand rows the host was the limit: it goes by
+What `streamed` finds on Triton's routes, to rounding, where up to some thousand rows the host was the limit: it goes by
 a plan that is made once for a shape. Everything else stays with `streamed`.
 """
 
@@ -13,20 +13,20 @@ from torch import Tensor
 
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
-from flatclr.contrast.kernels import kernels_of, whole_plan
+from flatclr.contrast.kernels import kernels_of, may_be_planned, whole_plan
 from flatclr.contrast.numerics import no_autocast
 
 
-def has_plan(batch: Batch, scale: float | Tensor) -> bool:
-    """Whether it is a contrast that plans are made for, as far as it can be told without a look at the embeddings."""
+def has_plan(batch: Batch, scale: float) -> bool:
+    """Whether it is a contrast that plans are made for; only of blocks too large for one visit there is none yet."""
     options, tile = batch.options, batch.layout.tile
     return (
-        isinstance(scale, float)
-        and (tile == "views" or tile == "cross")
+        (tile == "views" or tile == "cross")
         and batch.queue is None
         and options.normalize
         and not options.with_ess
         and not torch.compiler.is_compiling()
+        and may_be_planned(scale, *batch.views)
     )
 
 

@@ -35,6 +35,8 @@ class WholePlan(Protocol):
         """Of both views, from the gradients that reached the log-sum-exp and, times sign, the positives."""
 
 
+LARGEST_PLANNED_SCALE = 32.0  # as `fused_device.LARGEST_FIXED_SCALE`
+ALIGNED = 16  # bytes: what Triton looks at in a pointer
 TRITON_MODULES = {"fused": "fused_triton", "strips": "strips_triton"}  # by route
 
 
@@ -128,6 +130,20 @@ def kernels_of(route: str) -> Kernels:
 def _kernels_with_triton(route: str) -> Kernels:
     kernels: Kernels = with_triton(f"flatclr.contrast.kernels.{TRITON_MODULES[route]}")
     return kernels
+
+
+def may_be_planned(scale: float, z_a: Tensor, z_b: Tensor) -> bool:
+    """Whether a plan holds for these views: not at a temperature too small for `fixed`, nor where they lie otherwise.
+
+    Nor in float16, whose weights need a unit.
+    """
+    return (
+        abs(scale) <= LARGEST_PLANNED_SCALE
+        and z_a.dtype != torch.float16
+        and z_a.is_contiguous()
+        and z_b.is_contiguous()
+        and (z_a.data_ptr() | z_b.data_ptr()) % ALIGNED == 0
+    )
 
 
 def whole_plan(route: str, pairing: str, scale: float, z_a: Tensor, z_b: Tensor) -> WholePlan | None:

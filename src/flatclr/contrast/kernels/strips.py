@@ -3,7 +3,7 @@
 With hundreds of features a tile of scores costs more to multiply than to reduce, and registers cannot hold the features
 of its rows. So a strip of rows is visited at a time: forward it leaves sums only; backward it leaves its pair weights
 in the type of the embeddings, [strip, columns], which two library products turn into gradients. The strip is sized to
-a budget of memory, so nothing grows with the square of the batch.
+a budget of memory, so no scores are held that grow with the square of the batch.
 
 Products are made in the type of the embeddings, sums in float32. A row stands for its factor times its values, and a
 weight carries the factors of both of its ends: d row_i = sum_j (w_ij f_i f_j) values_j / f_i.

@@ -2,7 +2,7 @@
 
 Up to some thousand rows the host is the limit, not the device. So what follows from the shapes is worked out once and
 kept as a `Plan`, sums are finished where they are merged, and kernels are launched as they were compiled. The kernels,
-and the order in which they add up, are those of `fused_triton` and `strips_triton`: values agree bit by bit.
+and the order in which they add up, are those of `fused_triton` and `strips_triton`.
 
 Shape suffixes: n samples, d features, A anchors, R rows, C columns.
 """
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from triton.compiler import CompiledKernel
 
-from flatclr.contrast.kernels import fused_triton, strips_triton
+from flatclr.contrast.kernels import ALIGNED, fused_triton, may_be_planned, strips_triton
 from flatclr.contrast.kernels.fused_device import (
-    LARGEST_FIXED_SCALE,
     gradients_kernel,
     mirrored_sums_kernel,
     ready_kernel,
@@ -32,10 +31,8 @@ from flatclr.contrast.numerics import product
 from flatclr.contrast.relation import same_sample_pairs
 from flatclr.distributed import ALONE
 
-LARGEST_SCALE = float(LARGEST_FIXED_SCALE.value)
 FIXED: dict[str, Any] = {"SCALE_IS_TENSOR": False, "WAY": "fixed", "CHOOSE": False, **NO_PHI}
 TOTALS_ONLY = {"WITH_SQUARES": False, "WITH_MOMENT": False}
-ALIGNED = 16  # bytes: what Triton looks at in a pointer
 
 
 class Launch:
@@ -404,12 +401,9 @@ class StripsPlan(Plan):
 def plan_of(route: str, pairing: str, scale: float, z_a: Tensor, z_b: Tensor) -> Plan | None:
     """The plan of two views [n, d] on the sphere, all against all ("views") or one against the other ("cross").
 
-    None where another way serves: a temperature too small for `fixed`, float16, whose weights need a unit, views that
-    lie in memory otherwise, and blocks too large for one visit.
+    None where another way serves: what `may_be_planned` leaves out, and blocks too large for one visit.
     """
-    if abs(scale) > LARGEST_SCALE or z_a.dtype == torch.float16 or not (z_a.is_contiguous() and z_b.is_contiguous()):
-        return None
-    if (z_a.data_ptr() | z_b.data_ptr()) % ALIGNED:
+    if not may_be_planned(scale, z_a, z_b):
         return None
     samples, d = z_a.shape
     return _plan(route, pairing, samples, d, z_a.dtype, z_a.device)
