@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import flatclr
+from flatclr.doctor import Diagnosis
 from flatclr.doctor.foreign import embedding_row, foreign_rows
 
 
@@ -47,6 +48,7 @@ def test_a_folder_of_tensorboard_is_read(tmp_path: Path) -> None:
     assert [f.name for f in found] == ["bound_saturated"]
     assert found[0].command is None
     assert found[0].code == "objective = flatclr.FlatNCE(temperature=flatclr.EssControl(target=0.25))"
+    assert found[0].code in Diagnosis("", healthy=False, findings=tuple(found))._repr_html_()
 
 
 def test_a_rate_that_was_logged_is_lowered_or_raised_to_a_number() -> None:

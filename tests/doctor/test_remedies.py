@@ -94,6 +94,15 @@ def test_every_finding_has_a_command_that_is_understood_and_changes_something(na
             assert {word for word in words if word.startswith("--")} <= options_of(word)
 
 
+def test_a_line_is_never_what_the_run_has() -> None:
+    own = {**TrainConfig().to_dict(), "encoder": "own", "objective": "flatnce", "ess_target": 0.25}
+    for name in ("collapse", "dimensional_collapse"):
+        assert str(code_for(name, Evidence([], own))).startswith("for group in optimizer.param_groups: group['lr'] = ")
+        assert "EssControl" in str(code_for(name, Evidence([], {**own, "objective": "infonce"})))
+    assert code_for("controller_clamped", Evidence([], own)) == "objective = flatclr.FlatNCE(temperature=0.1)"
+    assert "target=0.25" in str(code_for("controller_clamped", Evidence([], {**own, "ess_target": 0.9})))
+
+
 @pytest.mark.parametrize("name", sorted(IN_A_LOOP))
 def test_a_line_for_a_loop_of_ones_own_runs_in_one(name: str) -> None:
     seen = Evidence(next(tripped for tried, tripped, _ in EDGES if tried == name).rows)

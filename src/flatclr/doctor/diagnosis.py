@@ -82,5 +82,6 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         shown = self.to_frame().drop(columns=["name", "series", "price", "code"])
         shown["cost"] = [finding.costs for finding in self.findings]
+        shown["command"] = [finding.command or finding.code for finding in self.findings]
         table = "" if self.healthy else shown.to_html(index=False, border=0)
         return f"<p>{html.escape(self.verdict)}</p>{table}"

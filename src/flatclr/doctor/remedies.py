@@ -27,6 +27,7 @@ WITH_OPTION = frozenset(  # settings that `flatclr train` has an option for; the
 
 
 _FLAT = "objective = flatclr.FlatNCE(temperature=flatclr.EssControl(target=0.25))"
+_FIXED = "objective = flatclr.FlatNCE(temperature=0.1)"
 _CONTROLLED = "objective = flatclr.InfoNCE(temperature=flatclr.EssControl(target=0.25))"
 _LOADER = "loader = torch.utils.data.DataLoader(dataset, shuffle=True, drop_last=True, "
 _CROPS = "crop = torchvision.transforms.RandomResizedCrop(size, scale="
@@ -57,11 +58,24 @@ def code_for(name: str, evidence: Evidence) -> str | None:
     True
     """
     line, rate = IN_A_LOOP.get(name), evidence.learning_rate
+    if line == _FLAT and _is_flat_already(evidence):
+        if name == "controller_clamped":
+            return _FIXED
+        name = "learning_rate_too_high"
+        line = IN_A_LOOP[name]
     if line is None or "{rate" not in line:
         return line
     if rate is None:
         return line.replace("= {rate:g}", "*= 0.1" if name == "learning_rate_too_high" else "*= 10")
     return line.format(rate=another_rate(name, evidence, rate))
+
+
+def _is_flat_already(evidence: Evidence) -> bool:
+    """Whether the run has FlatNCE with the target of that line."""
+    settings = evidence.settings
+    return bool(settings) and all(
+        settings.get(name, DEFAULTS[name]) == value for name, value in (("objective", "flatnce"), ("ess_target", 0.25))
+    )
 
 
 def another_rate(name: str, evidence: Evidence, rate: float) -> float:

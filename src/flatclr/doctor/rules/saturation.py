@@ -76,8 +76,8 @@ def temperature_too_low(evidence: Evidence) -> Finding | None:
         "temperature_too_low",
         "The temperature is too low",
         cost=0.78,
-        evidence=f"Of {negatives:.0f} negatives {carrying:.1f} carry the gradient of an anchor early{_beta(evidence)}."
-        f"{narrow}",
+        evidence=f"Of {negatives:.0f} negatives {carrying if few else ess.late * negatives:.1f} carry the gradient of "
+        f"an anchor {'early' if few else 'late'}{_beta(evidence)}.{narrow}",
         cause="At so low a temperature the nearest negative takes all the weight, be it a false one, and the network "
         "spends its steps on squeezing embeddings together.",
         remedy=_by_control_or(evidence, "raise"),
