@@ -34,7 +34,7 @@ class Draw:
     seed: int
     budget_seconds: float
     method: str = "auto"  # another belongs into the cell's name
-    device: str = "auto"  # likewise
+    device: str = "cpu"  # likewise
 
     @property
     def key(self) -> tuple[str, int, float]:

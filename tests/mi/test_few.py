@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flatclr.mi import estimate, tasks
+from flatclr.mi import check, estimate, tasks
 
 LAWS = [
     tasks.gaussian_pairs(1, pairs=1, correlation=0.6),
@@ -45,12 +45,20 @@ def test_a_strong_correlation_is_certified_by_twenty_rows():
     assert "20 rows show correlations at most; there may be any further information." in result.warnings
 
 
-def test_below_two_hundred_rows_a_finite_error_says_what_it_is_for():
-    told = "of fewer than 200 rows the error is that of named families: other dependence may read lower than it says."
-    x, y = tasks.gaussian_pairs(1, pairs=1).sample(200, seed=0)
+def test_below_five_hundred_rows_a_finite_error_says_what_it_is_for():
+    told = "of fewer than 500 rows the error is that of named families: other dependence may read lower than it says."
+    x, y = tasks.gaussian_pairs(1, pairs=1).sample(500, seed=0)
 
-    assert told in estimate(x[:199], y[:199]).warnings
+    assert told in estimate(x[:499], y[:499]).warnings
     assert told not in estimate(x, y).warnings
+    wide = np.random.default_rng(0).normal(size=(2, 61, 32))
+    assert told not in estimate(*wide).warnings, "it has no error"
+
+
+def test_no_law_is_said_to_hold_that_cannot_be_broken():
+    x, y = np.random.default_rng(0).normal(size=(2, 30, 2))
+
+    assert check(x, y).sentence().startswith("no law can be tried on so few rows")
 
 
 def test_as_many_columns_as_rows_certify_nothing():

@@ -314,7 +314,7 @@ def _show_check(found: Consistency, table: Variables, *, as_json: bool, quiet: b
         shown = Table("law", "tried on", "expected", "found", "s.e.", "holds")
         for test in found.tests:
             expected = f"{'<= ' if test.at_most else ''}{test.expected_nats:.3f}"
-            holds = "yes" if test.kept else "no"
+            holds = ("yes" if test.kept else "no") if test.tried else "cannot be told"
             shown.add_row(test.law, test.what, expected, f"{test.found_nats:.3f}", f"{test.standard_error:.3f}", holds)
         console.print(shown)
     _say(console, found.sentence())

@@ -42,7 +42,9 @@ def choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
     if len(x) < FEWEST_ROWS_TO_LEARN:
         return read_few(x, y, options)
     found = _choose(x, y, options)
-    return found if len(x) >= CALIBRATED_ROWS else replace(found, warnings=(*found.warnings, _UNCALIBRATED))
+    if len(x) >= CALIBRATED_ROWS or not math.isfinite(found.standard_error):
+        return found
+    return replace(found, warnings=(*found.warnings, _UNCALIBRATED))
 
 
 def _choose(x: Array, y: Array, options: MethodOptions) -> Outcome:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,7 +20,7 @@ from flatclr.checks import require_count, require_one_of
 from flatclr.files import read_json_lines, replace_files
 from flatclr.mi import tasks
 from flatclr.mi.estimator import estimate
-from flatclr.mi.fit import FAST
+from flatclr.mi.fit import FAST, FitSettings
 from flatclr.mi.methods import METHODS
 from flatclr.runs import machine
 
@@ -76,8 +76,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     torch.set_num_threads(1)
     task = TASK_SETS[cell.task_set]()[cell.task]
     x, y = task.sample(cell.rows, cell.seed)
+    settings = replace(FAST if cell.fast else FitSettings(), device="cpu")  # as many workers as cores share no GPU
     start, cpu_start = time.perf_counter(), time.process_time()
-    result = estimate(x, y, cell.method, seed=cell.seed, settings=FAST if cell.fast else None)
+    result = estimate(x, y, cell.method, seed=cell.seed, settings=settings)
     return {
         **asdict(cell),
         "true_nats": round(task.mi_nats, 5),

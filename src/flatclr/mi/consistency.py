@@ -54,6 +54,11 @@ class SelfTest:
         return max(off, 0.0) if self.at_most else abs(off)
 
     @property
+    def tried(self) -> bool:
+        """Whether it could have been broken: nothing breaks a law within an infinite error."""
+        return math.isfinite(self.standard_error)
+
+    @property
     def kept(self) -> bool:
         """Whether chance explains the deviation."""
         return self.deviation_nats <= _CLEAR * self.standard_error
@@ -84,8 +89,10 @@ class Consistency:
 
     def sentence(self) -> str:
         """How far to trust the number, in one sentence."""
-        kept = sum(test.kept for test in self.tests)
-        laws = f"{kept} of {len(self.tests)} laws hold on these rows"
+        tried = [test for test in self.tests if test.tried]
+        if self.tests and not tried:
+            return "no law can be tried on so few rows: neither the number nor any of them has a finite error."
+        laws = f"{sum(test.kept for test in tried)} of {len(tried)} laws hold on these rows"
         if not math.isfinite(self.trusted_to_nats):
             return f"{laws}; the number itself has no finite error."
         return f"{laws}; trust {self.estimate.nats:.3f} nats to within {self.trusted_to_nats:.3f}."

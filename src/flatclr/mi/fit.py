@@ -56,7 +56,8 @@ class FitSettings:
             require_count("batch_size", self.batch_size, advice="None leaves it to the method.")
         require_number("learning_rate", self.learning_rate, above=0)
         require_number("weight_decay", self.weight_decay, above=-1e-12, advice="pass 0 or more.")
-        checked_device(self.device)
+        if self.device != "auto" and checked_device(self.device).type not in ("cpu", "cuda"):  # "auto" when it is used
+            raise ValueError(f"device must be auto, cpu or cuda, got {self.device!r}; readings are in float64.")
 
 
 FAST = FitSettings(steps=200, hidden=32, check_every=25, patience=3)

@@ -11,7 +11,7 @@ from flatclr.mi.arrays import Array
 
 FEWEST_ROWS = 10
 FEWEST_ROWS_TO_LEARN = 50  # from; below, the default reads correlations alone
-CALIBRATED_ROWS = 200  # from which intervals of the default were measured to cover
+CALIBRATED_ROWS = 500  # from which intervals of the default cover for dependence without a family too
 _FEW, _ROWS_PER_COLUMN = 500, 20
 _NUMERIC = "fiub"  # kinds of NumPy's types
 _KINDS = {"M": "dates", "m": "durations", "c": "complex numbers"}
