@@ -24,6 +24,7 @@ from flatclr.contrast.numerics import (
     keep_scale,
     kept_scale,
     no_autocast,
+    parted_gradients,
     product,
     to_sphere,
 )
@@ -121,17 +122,10 @@ class _KeptTile(torch.autograd.Function):
         ctx: Any, g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None = None, *_: None
     ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        pull, sign = g_positive, 1.0  # sign * pull is what reached the positives
-        if g_gap is not None:
-            if g_positive is None:
-                pull, sign = g_gap, -1.0
-            else:
-                pull = g_positive - g_gap
-            g_value = g_gap if g_value is None else g_value + g_gap
         saved = ctx.saved_tensors
         gradients = _KeptTile._gradients if ctx.kernels is None else _KeptTile._gradients_in_own_type
         with no_autocast(saved[0]):
-            return gradients(ctx, saved, pull, sign, g_value)
+            return gradients(ctx, saved, *parted_gradients(g_positive, g_value, g_gap))
 
     @staticmethod
     def _gradients(

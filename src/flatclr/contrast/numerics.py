@@ -125,6 +125,16 @@ def dense_ess(scores_AK: Tensor, negatives: int) -> Tensor:
     return effective_share(weights.sum(1), torch.linalg.vector_norm(weights, dim=1), negatives)
 
 
+def parted_gradients(
+    g_positive: Tensor | None, g_value: Tensor | None, g_gap: Tensor | None
+) -> tuple[Tensor | None, float, Tensor | None]:
+    """(pull, sign, that of the value): sign * pull reached the positives, with what came by the gap between the two."""
+    if g_gap is None:
+        return g_positive, 1.0, g_value
+    g_value = g_gap if g_value is None else g_value + g_gap
+    return (g_gap, -1.0, g_value) if g_positive is None else (g_positive - g_gap, 1.0, g_value)
+
+
 def by_row(scale: float | Tensor) -> float | Tensor:
     """A scale as it multiplies a matrix whose rows are the anchors."""
     return scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale

@@ -14,7 +14,7 @@ from torch import Tensor
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.kernels import kernels_of, may_be_planned, whole_plan
-from flatclr.contrast.numerics import no_autocast
+from flatclr.contrast.numerics import no_autocast, parted_gradients
 
 
 def has_plan(batch: Batch, scale: float) -> bool:
@@ -31,10 +31,13 @@ def has_plan(batch: Batch, scale: float) -> bool:
 
 
 def reduce_whole(batch: Batch, scale: float, route: str) -> tuple[Tensor, ...] | None:
-    """(positive, log-sum-exp, their gap) of anchors on a route of Triton's; None where `streamed` is needed."""
+    """(positive, log-sum-exp, their gap) of anchors of a contrast that has a plan, on a route of Triton's.
+
+    None where its block is too large for one visit.
+    """
     tile = batch.layout.tile
     assert tile is not None
-    plan = whole_plan(route, tile, scale, *batch.views)
+    plan = whole_plan(route, tile, batch.views[0])
     if plan is None:
         return None
     return kernels_of(route).run(_Whole.apply, batch.views[0], *batch.views, scale, plan)
@@ -57,13 +60,7 @@ class _Whole(torch.autograd.Function):
         refuse_double_backward()
         unit, operand, per_anchor = ctx.saved_tensors
         with no_autocast(unit):
-            pull, sign = g_positive, 1.0  # sign * pull is what reached the positives
-            if g_gap is not None:
-                if g_positive is None:
-                    pull, sign = g_gap, -1.0
-                else:
-                    pull = g_positive - g_gap
-                g_value = g_gap if g_value is None else g_value + g_gap
+            pull, sign, g_value = parted_gradients(g_positive, g_value, g_gap)
             nothing = per_anchor.new_zeros(per_anchor.shape[1]) if pull is None or g_value is None else per_anchor
             return (
                 *ctx.plan.gradients(

@@ -15,7 +15,7 @@ from tests.support.interpreter import interpreted, use_tiles
 
 pytest.importorskip("triton")
 
-from flatclr.contrast.kernels import LARGEST_PLANNED_SCALE, whole_triton
+from flatclr.contrast.kernels import LARGEST_PLANNED_SCALE, may_be_planned, whole_triton
 from flatclr.contrast.kernels.fused_device import LARGEST_FIXED_SCALE
 from flatclr.contrast.kernels.fused_triton import Tiling
 
@@ -158,11 +158,12 @@ class TestTheRoute:
 
 def test_a_plan_is_made_once_for_a_shape() -> None:
     z = torch.empty(64, 32, dtype=torch.bfloat16)
-    plan = whole_triton.plan_of("fused", "views", 10.0, z, z)
-    assert plan is whole_triton.plan_of("fused", "views", 5.0, z, z)
-    assert plan is not whole_triton.plan_of("fused", "cross", 10.0, z, z)
-    assert plan is not whole_triton.plan_of("strips", "views", 10.0, z, z)
-    assert whole_triton.plan_of("fused", "views", LARGEST_PLANNED_SCALE + 1, z, z) is None
+    plan = whole_triton.plan_of("fused", "views", z)
+    assert plan is whole_triton.plan_of("fused", "views", z + 1)
+    assert plan is not whole_triton.plan_of("fused", "cross", z)
+    assert plan is not whole_triton.plan_of("strips", "views", z)
+    assert may_be_planned(LARGEST_PLANNED_SCALE, z, z)
+    assert not may_be_planned(LARGEST_PLANNED_SCALE + 1, z, z)
     assert LARGEST_FIXED_SCALE.value == LARGEST_PLANNED_SCALE
     assert whole_triton._plan("strips", "views", 2**16, 512, torch.bfloat16, z.device) is None, "several strips"
     assert whole_triton._plan("fused", "cross", 2**20, 128, torch.bfloat16, z.device) is None, "too many partial sums"

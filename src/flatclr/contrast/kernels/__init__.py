@@ -146,9 +146,9 @@ def may_be_planned(scale: float, z_a: Tensor, z_b: Tensor) -> bool:
     )
 
 
-def whole_plan(route: str, pairing: str, scale: float, z_a: Tensor, z_b: Tensor) -> WholePlan | None:
+def whole_plan(route: str, pairing: str, view: Tensor) -> WholePlan | None:
     """How two views that meet in one block are reduced on a route of Triton's; None where another way serves."""
-    plan: WholePlan | None = _whole_module().plan_of(route, pairing, scale, z_a, z_b)
+    plan: WholePlan | None = _whole_module().plan_of(route, pairing, view)
     return plan
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from triton.compiler import CompiledKernel
 
-from flatclr.contrast.kernels import ALIGNED, fused_triton, may_be_planned, strips_triton
+from flatclr.contrast.kernels import ALIGNED, fused_triton, strips_triton
 from flatclr.contrast.kernels.fused_device import (
     gradients_kernel,
     mirrored_sums_kernel,
@@ -88,6 +88,8 @@ class Plan:
         self.to_views = Launch(views_gradient_kernel, tiles, FROM_POSITIVES=True, SCALED=self.scaled, **whole, **SMALL)
 
     scaled: bool  # whether gradients of rows are yet to be multiplied with scale / factor
+    row_slots: int  # of partial sums
+    column_slots: int
 
     def finish(self, slots: int, anchors_at_once: int, triangle: int = 0) -> Launch:
         tiles = -(-self.rows // anchors_at_once)
@@ -151,6 +153,11 @@ class Plan:
         """Of rows and columns."""
         return (x, x) if self.symmetric else (x, x[self.samples :])
 
+    def partial_sums(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Room for those of rows and columns."""
+        of_rows = like.new_empty(self.row_slots, self.rows)
+        return of_rows, of_rows if self.symmetric else like.new_empty(self.column_slots, self.rows)
+
 
 class FusedPlan(Plan):
     """Scores and pair weights stay in registers."""
@@ -210,10 +217,8 @@ class FusedPlan(Plan):
         )
 
     def add_up(self, operand: Tensor, factors: Tensor, per_anchor: Tensor, scale: float) -> None:
-        rows, columns = self.halves(operand)
-        row_factors, column_factors = self.halves(factors)
-        row_partial = factors.new_empty(self.row_slots, self.rows)
-        column_partial = row_partial if self.symmetric else factors.new_empty(self.column_slots, self.rows)
+        (rows, columns), (row_factors, column_factors) = self.halves(operand), self.halves(factors)
+        row_partial, column_partial = self.partial_sums(factors)
         self.sums(
             rows,
             columns,
@@ -324,10 +329,8 @@ class StripsPlan(Plan):
         )
 
     def add_up(self, operand: Tensor, factors: Tensor, per_anchor: Tensor, scale: float) -> None:
-        rows, columns = self.halves(operand)
-        row_factors, column_factors = self.halves(factors)
-        row_partial = factors.new_empty(self.row_slots, self.rows)
-        column_partial = row_partial if self.symmetric else factors.new_empty(self.column_slots, self.rows)
+        (rows, columns), (row_factors, column_factors) = self.halves(operand), self.halves(factors)
+        row_partial, column_partial = self.partial_sums(factors)
         self.sums(
             rows,
             columns,
@@ -398,15 +401,12 @@ class StripsPlan(Plan):
         return rows if self.d == self.padded else rows[:, : self.d]
 
 
-def plan_of(route: str, pairing: str, scale: float, z_a: Tensor, z_b: Tensor) -> Plan | None:
-    """The plan of two views [n, d] on the sphere, all against all ("views") or one against the other ("cross").
+def plan_of(route: str, pairing: str, view: Tensor) -> Plan | None:
+    """The plan of two views like this one [n, d], all against all ("views") or one against the other ("cross").
 
-    None where another way serves: what `may_be_planned` leaves out, and blocks too large for one visit.
+    They are such as `may_be_planned`. None for blocks too large for one visit.
     """
-    if not may_be_planned(scale, z_a, z_b):
-        return None
-    samples, d = z_a.shape
-    return _plan(route, pairing, samples, d, z_a.dtype, z_a.device)
+    return _plan(route, pairing, *view.shape, view.dtype, view.device)
 
 
 @lru_cache(maxsize=256)
