@@ -8,8 +8,9 @@
 
 A look classifies all test images, one view each, by ten neighbours with equal votes among all training images. With
 --held-out 5,000 training images are left out of training and take the place of the test images: choices are made
-there, and the last look is also taken with the batch statistics of whole images. The raw metrics, the looks and the
-settings are kept in results/cifar10/fast, with a table of all runs.
+there, and the last look is also taken with the batch statistics of whole images, and at the other 45,000 images, each
+by the others: trained on, but without labels, and nine times as many. The raw metrics, the looks and the settings are
+kept in results/cifar10/fast, with a table of all runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from benchmarks import record
 from benchmarks.cifar10 import data, kept
@@ -60,12 +64,12 @@ def since_start() -> float:
 class Watch:
     """Listens to a run; looks at its accuracy at certain log lines and notes when each look was over.
 
-    With `both_ways` the last look is taken with the batch statistics of whole images too.
+    With `choosing` the last look is taken with the batch statistics of whole images too, and at the training images.
     """
 
     parts: Parts
     shares: Sequence[float]
-    both_ways: bool = False
+    choosing: bool = False
     looks: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,14 +82,18 @@ class Watch:
             accuracy = ten_neighbours(self.parts)
             row = {"kind": "look", "step": event.step, "epoch": round(event.epoch, 3), "knn10": accuracy}
             row |= {"begun": round(begun, 2), "seconds": round(since_start(), 2)}
-            if self.both_ways and event.step == max(self.steps):
+            if self.choosing and event.step == max(self.steps):
                 row["whole"] = ten_neighbours(self.parts, recalibrate=True)
+                row["trained on"] = ten_neighbours(self.parts, trained_on=True)
             self.looks.append(row)
             print(json.dumps(self.looks[-1]), flush=True)
 
 
-def ten_neighbours(parts: Parts, *, recalibrate: bool | None = None) -> float:
-    """Share of the test images, one view each, whose class ten training images with equal votes name."""
+def ten_neighbours(parts: Parts, *, recalibrate: bool | None = None, trained_on: bool = False) -> float:
+    """Share of the test images, one view each, whose class ten training images with equal votes name.
+
+    With `trained_on` of the training images instead, each by ten others.
+    """
     validation, network = parts.validation, parts.train_step.bare_network
     assert isinstance(validation, ImageValidation)
     assert isinstance(network, Network)
@@ -96,8 +104,17 @@ def ten_neighbours(parts: Parts, *, recalibrate: bool | None = None) -> float:
         test, truth = validation.features(network.encoder, validation.data.test)  # type: ignore[arg-type]
     assert labels is not None
     assert truth is not None
+    if trained_on:
+        return _by_others(train, labels)
     named = knn_votes(train, labels, test, k=NEIGHBOURS, temperature=math.inf).argmax(1)
     return (named == truth).float().mean().item()
+
+
+def _by_others(features: Tensor, labels: Tensor) -> float:
+    """The nearest neighbour of an image is itself; its vote is taken back."""
+    votes = knn_votes(features, labels, features, k=NEIGHBOURS + 1, temperature=math.inf)
+    votes -= torch.nn.functional.one_hot(labels, votes.shape[1])
+    return (votes.argmax(1) == labels).float().mean().item()
 
 
 def changed_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -142,7 +159,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     config = config_of(args, scale, len(images.train))
     parts = build(config, data=images)
     directory = RunDirectory.create(folder, {**config.to_dict(), "data": images.name})
-    watch = Watch(parts, args.looks, both_ways=args.held_out)
+    watch = Watch(parts, args.looks, choosing=args.held_out)
     with directory.locked():
         ready = {"kind": "process", "does": "train", "command": args.command, **machine(), **_commit(args)}
         ready |= {"seconds": round(since_start(), 2)}
@@ -163,8 +180,9 @@ def row_of(found: kept.KeptRun) -> dict[str, Any]:
         "images": "held out" if "held-out" in found.name else "test",
         "differs from the recipe in": _differences(config),
         "epochs": f"{config.epochs:g}",
-        "kNN % at the end": f"{100 * looks[-1]['knn10']:.2f}",
-        "with statistics of whole images": f"{100 * looks[-1]['whole']:.2f}" if "whole" in looks[-1] else "",
+        "kNN % at the end": _percent(looks[-1]["knn10"]),
+        "with statistics of whole images": _percent(looks[-1].get("whole")),
+        "of images trained on": _percent(looks[-1].get("trained on")),
         **{f"seconds to {100 * goal:g} %": _first(looks, goal) for goal in GOALS},
         "seconds to the last look": f"{looks[-1]['seconds']:.0f}",
         "of these looking": f"{sum(row['seconds'] - row['begun'] for row in looks):.0f}",
@@ -189,6 +207,10 @@ def write_table(home: Path) -> Path:
 
 def _first(looks: Sequence[Mapping[str, Any]], goal: float) -> str:
     return next((f"{row['seconds']:.0f}" for row in looks if row["knn10"] >= goal), "not reached")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f}"
 
 
 def _differences(config: TrainConfig) -> str:

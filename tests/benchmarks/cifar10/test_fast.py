@@ -121,3 +121,17 @@ def test_the_full_run_is_the_recipe() -> None:
     assert fast._differences(config) == ("view_size null, size_schedule [[0, 16], [168.0, [[8, 24]]]], compile false")
     assert json.loads(json.dumps(recipe.to_dict()["views"])) == {"crop_scale": [0.08, 1.0]}
     assert config.eval_every == 210 * 195
+
+
+def test_images_trained_on_are_named_by_ten_others() -> None:
+    """Against a loop that leaves each out."""
+    features, labels = torch.randn(30, 5, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    cosines = torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=2)
+    right = 0
+    for image in range(30):
+        others = [other for other in range(30) if other != image]
+        nearest = sorted(others, key=lambda other, image=image: -float(cosines[image, other]))[:10]  # type: ignore[misc]
+        votes = torch.bincount(labels[nearest], minlength=3)
+        right += int(votes.argmax() == labels[image])
+    assert 0 < right < 30
+    assert fast._by_others(features, labels) == pytest.approx(right / 30)
