@@ -22,6 +22,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two runs left, one of them on held-out images with larger views at the end."""
     folder = tmp_path_factory.mktemp("fast")
     end = ("--held-out", "--end-size", "20", "--end-views", "2", "--end-share", "0.25", "--set", "recalibrate=true")
+    end = (*end, "--shared")
     assert fast.main(options(folder, "--epochs", "2")) == 0
     assert fast.main(options(folder, "--name", "end", *end)) == 0
     return folder
@@ -70,6 +71,13 @@ def test_the_last_look_at_held_out_images_is_taken_with_both_statistics(home: Pa
     assert last["whole"] == last["knn10"]
     text = fast.write_table(home / "kept").read_text()
     assert f"| {100 * float(str(last['knn10'])):.2f} | {100 * float(str(last['whole'])):.2f} |" in text
+
+
+def test_the_table_tells_no_times_of_a_run_that_shared_its_gpu(home: Path) -> None:
+    lines = fast.write_table(home / "kept").read_text().splitlines()
+    shared, alone = (next(line for line in lines if line.startswith(f"| {name}")) for name in ("end", "fast"))
+    assert shared.endswith("|  |  |  |  |  |")
+    assert not alone.endswith("|  |")
 
 
 def test_a_look_counts_ten_equal_votes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
