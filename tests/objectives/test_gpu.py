@@ -162,8 +162,7 @@ def test_a_graphed_loss_takes_less_of_the_host() -> None:
             torch.cuda.synchronize()
             start = time.perf_counter()
             torch.autograd.grad(objective(*views), views)
-            torch.cuda.synchronize()
-            found.append(time.perf_counter() - start)
+            found.append(time.perf_counter() - start)  # without what the device, which others may share, takes after it
         times[graphed] = sorted(found)[25]
     assert times[True] < times[False] / 2
 
