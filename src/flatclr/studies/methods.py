@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatclr.studies.study import Found, Run
-from flatclr.studies.training_runs import rate_at, training_run
+from flatclr.studies.training_runs import SMALL_VIEWS, rate_at, training_run
 
 IMAGES = 50_000
 EPOCHS, TUNING_EPOCHS = 100.0, 30.0
-EVALUATED, CHECKPOINTED = 5, 10  # epochs between evaluations, and between checkpoints, which take a while
+EVERY = 10  # epochs between evaluations, and between checkpoints, which take a while
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def shared_run(
     """ResNet-18 on CIFAR-10 with kNN along it; the same settings are the same run, whichever study plans it."""
     epoch = IMAGES // batch
     schedule = {"epochs": epochs, "learning_rate": rate_at(batch), "batch_size": batch, "log_every": epoch}
-    schedule |= {"eval_every": EVALUATED * epoch, "checkpoint_every": CHECKPOINTED * epoch}
+    schedule |= {"eval_every": EVERY * epoch, "checkpoint_every": EVERY * epoch}
     protocols = ("knn",) if held_out else ("knn", "linear")
-    config = {**settings, **schedule}
+    config = {**settings, **SMALL_VIEWS, **schedule}
     return training_run(arm, seed, config, quick=quick, protocols=protocols, held_out=held_out, shared=True)
 
 

@@ -18,7 +18,7 @@ from flatclr.plots import COLOURS, MUTED, new_figure
 from flatclr.studies.judging import Verdict, above, below, mean_score, score_text, together
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
-from flatclr.studies.training_runs import config_of, data_of, rate_at, training_run
+from flatclr.studies.training_runs import SMALL_VIEWS, SMALL_VIEWS_CHANGE, config_of, data_of, rate_at, training_run
 from flatclr.training.build import Parts, build
 from flatclr.training.trainer import train
 
@@ -85,6 +85,7 @@ def plan(of: Plan) -> list[Run]:
     every = 1 if of.quick else steps // CHECKPOINTS
     config = {
         "objective": "infonce",
+        **SMALL_VIEWS,
         "temperature": TEMPERATURE,
         "batch_size": TRAINING_BATCH,
         "learning_rate": rate_at(TRAINING_BATCH),
@@ -171,7 +172,10 @@ STUDY = Study(
         f"three checkpoints, tr Cov / |mean|^2 of the gradients of 64 batches of K = {SMALL} and {LARGE} images, of "
         "InfoNCE and of FlatNCE at the same weights, batches and temperature, in float32 and bfloat16."
     ),
-    changed="both are measured along one run instead of each along its own, so that only the objective differs.",
+    changed=(
+        f"{SMALL_VIEWS_CHANGE}; both are measured along one run instead of each along its own, so that only the "
+        "objective differs."
+    ),
     claims=(
         Claim(
             f"{FLATNCE}, Fig. 2",
@@ -190,5 +194,5 @@ STUDY = Study(
     table=table,
     draw=draw,
     seeds=1,
-    budget="about 15 GPU minutes",
+    budget="about 5 GPU minutes",
 )
