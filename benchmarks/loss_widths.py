@@ -2,12 +2,14 @@
 
     PYTHONPATH=src:. python3 -m benchmarks.loss_widths        (or with --help)
 
-Cross pairing, N pairs, bfloat16, forward + backward, eager, milliseconds between two events around a call: median of
+Cross pairing, N pairs, forward + backward, eager, milliseconds between two events around a call: median of
 five interleaved rounds. "plain" normalises, multiplies in the embeddings' type and takes the cross-entropy of both
 directions in float32. Memory is the growth of the peak over what was allocated before the call. The error is that of
 the gradient against float64 on the same rounded embeddings, relative to its norm, at 2,048 pairs.
 
-A second table has every relation by strips, with the time per score it computes against that of the cross pairing.
+Strips have the default memory of 512 MiB, and in a column of their own 1.5 GiB. A second table has every relation by
+strips, with the time per score it computes against that of the cross pairing, which is timed in turns with it. With
+--dtype float16 both tables are of float16.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import argparse
 import shlex
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +29,7 @@ from torch import Tensor
 
 import flatclr
 from benchmarks import record
+from flatclr.contrast.kernels import strips
 
 SIZES = (
     *((65536, d) for d in (128, 192, 256, 384, 512, 768)),
@@ -36,7 +40,11 @@ RELATION_WIDTHS = (512,)
 RELATION_ROWS = 65536  # of the score matrix of the cross pairing
 ROUTES = ("fused", "strips")
 ROUNDS = 5
+DEVICE = "cuda"
 PAIRS_OF_ERROR = 2048
+LARGE_STRIP_BYTES = 3 * 2**29
+SCALE = 2**12  # of the loss whose gradient is compared
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def plain(z_a: Tensor, z_b: Tensor) -> Tensor:
@@ -51,65 +59,108 @@ def losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     return {"plain": plain, "auto": flatclr.InfoNCE(0.1, pairing="cross"), **by_route}
 
 
-def embeddings(pairs: int, d: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
-    generator = torch.Generator("cuda").manual_seed(0)
-    made = (torch.randn(pairs, d, generator=generator, device="cuda") for _ in range(2))
+def embeddings(pairs: int, d: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    made = (torch.randn(pairs, d, generator=generator, device=DEVICE) for _ in range(2))
     return [z.to(dtype).requires_grad_() for z in made]
 
 
-def measure(pairs: int, d: int) -> dict[str, Any]:
-    """One row: milliseconds, MiB and error of every way that fits into memory."""
-    views = embeddings(pairs, d)
-    row: dict[str, Any] = {"pairs": pairs, "d": d}
-    ways = {}
-    for name, loss in losses().items():
+def step_of(loss: Callable[..., Tensor], views: list[Tensor], **said: Tensor) -> Callable[[], None]:
+    def step() -> None:
+        torch.autograd.grad(loss(*views, **said), views)
 
-        def step(loss: Callable[[Tensor, Tensor], Tensor] = loss) -> None:
-            torch.autograd.grad(loss(*views), views)
+    return step
 
+
+@contextmanager
+def larger_strips() -> Iterator[None]:
+    """A plan remembers the strips of its shape, so plans are made anew before and after."""
+    from flatclr.contrast.kernels.whole_triton import _plan
+
+    default = strips.STRIP_BYTES
+    strips.STRIP_BYTES = LARGE_STRIP_BYTES
+    _plan.cache_clear()
+    try:
+        yield
+    finally:
+        strips.STRIP_BYTES = default
+        _plan.cache_clear()
+
+
+class Timed(NamedTuple):
+    """Median milliseconds, from least to most of them, and MiB of the peak over what was there."""
+
+    ms: float
+    spread: float
+    mib: int
+
+
+def in_turns(steps: dict[str, Callable[[], None]]) -> dict[str, Timed | None]:
+    """Of each step, one after another in every round; None of one that does not fit into memory."""
+    peaks: dict[str, int] = {}
+    for name, step in steps.items():
         try:
             step()
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             step()
-            row[f"{name} MiB"] = round((torch.cuda.max_memory_allocated() - before) / 2**20)
-            ways[name] = step
+            peaks[name] = round((torch.cuda.max_memory_allocated() - before) / 2**20)
         except torch.cuda.OutOfMemoryError:
-            row[f"{name} ms"] = "out of memory"
-    times: dict[str, list[float]] = {name: [] for name in ways}
+            torch.cuda.empty_cache()
+    times: dict[str, list[float]] = {name: [] for name in peaks}
     for _ in range(ROUNDS):
-        for name, step in ways.items():
+        for name, found in times.items():
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
-            step()
+            steps[name]()
             stop.record()
             torch.cuda.synchronize()
-            times[name].append(start.elapsed_time(stop))
-    for name, found in times.items():
-        row[f"{name} ms"] = round(statistics.median(found), 2)
-        row[f"{name} spread"] = round(max(found) - min(found), 2)
-    return row | errors(d)
+            found.append(start.elapsed_time(stop))
+    return {
+        name: Timed(
+            round(statistics.median(times[name]), 2), round(max(times[name]) - min(times[name]), 2), peaks[name]
+        )
+        if name in times
+        else None
+        for name in steps
+    }
 
 
-def errors(d: int) -> dict[str, float]:
-    """Relative error of each route's gradient."""
-    views = embeddings(PAIRS_OF_ERROR, d)
+def measure(pairs: int, d: int, dtype: torch.dtype) -> dict[str, Any]:
+    """One row: milliseconds, MiB and error of every way that fits into memory."""
+    views = embeddings(pairs, d, dtype)
+    found = in_turns({name: step_of(loss, views) for name, loss in losses().items()})
+    with larger_strips():
+        found |= in_turns({"strips of 1.5 GiB": step_of(flatclr.InfoNCE(0.1, pairing="cross", route="strips"), views)})
+    row: dict[str, Any] = {"pairs": pairs, "d": d}
+    for name, timed in found.items():
+        row |= {f"{name} ms": "out of memory"} if timed is None else {f"{name} {k}": v for k, v in _named(timed)}
+    return row | errors(d, dtype)
+
+
+def _named(timed: Timed) -> Iterator[tuple[str, float]]:
+    yield from (("MiB", timed.mib), ("ms", timed.ms), ("spread", timed.spread))
+
+
+def errors(d: int, dtype: torch.dtype) -> dict[str, float]:
+    """Relative error of each route's gradient, scaled as float16 needs it."""
+    views = embeddings(PAIRS_OF_ERROR, d, dtype)
     exact_views = [view.detach().double().requires_grad_() for view in views]
-    exact = torch.cat(torch.autograd.grad(plain(*exact_views), exact_views))
+    exact = torch.cat(torch.autograd.grad(SCALE * plain(*exact_views), exact_views))
     found = {}
     for route in ROUTES:
-        loss = flatclr.InfoNCE(0.1, pairing="cross", route=route)(*views)
+        loss = SCALE * flatclr.InfoNCE(0.1, pairing="cross", route=route)(*views)
         gradient = torch.cat(torch.autograd.grad(loss, views)).double()
         found[f"{route} error"] = float(f"{float((gradient - exact).norm() / exact.norm()):.2g}")
     return found
 
 
-def relations(d: int, n: int = RELATION_ROWS) -> list[dict[str, Any]]:
-    """Every relation by strips, n rows: milliseconds, and time per score in that of the cross pairing."""
-    labels = torch.arange(n, device="cuda") % (n // 8)
-    queue = torch.randn(n // 2, d, device="cuda").bfloat16()
-    hard = torch.randn(n, 4, d, device="cuda").bfloat16()
+def relations(d: int, dtype: torch.dtype, n: int = RELATION_ROWS) -> Iterator[dict[str, Any]]:
+    """Every relation by strips, n rows: milliseconds, and time per score in that of the cross pairing beside it."""
+    labels = torch.arange(n, device=DEVICE) % (n // 8)
+    queue = torch.randn(n // 2, d, device=DEVICE).to(dtype)
+    hard = torch.randn(n, 4, d, device=DEVICE).to(dtype)
     control = flatclr.EssControl(0.25)
     info_nce: dict[str, Any] = {"route": "strips", "pairing": "cross"}
     # name -> (views, rows of each, scores, objective, what is said)
@@ -123,47 +174,36 @@ def relations(d: int, n: int = RELATION_ROWS) -> list[dict[str, Any]]:
         "8 views": (8, n // 8, n * n, flatclr.FlatNCE(0.1, route="strips"), {}),
         "labels": (2, n, n * n, flatclr.FlatNCE(0.1, **info_nce), {"labels": labels}),
         "labels, InfoNCE": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"labels": labels}),
+        "labels, 10 classes": (2, n, n * n, flatclr.FlatNCE(0.1, **info_nce), {"labels": labels % 10}),
         "ids": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"ids": labels}),
         "labels, 4 views": (4, n // 4, n * n, flatclr.FlatNCE(0.1, route="strips"), {"labels": labels[: n // 4]}),
         "hard negatives": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"hard_negatives": hard}),
         "margin": (2, n, n * n, flatclr.FlatNCE(0.1, false_negative_margin=0.1, **info_nce), {}),
-        "learned temperature": (2, n, n * n, flatclr.InfoNCE(0.1, learn_temperature=True, **info_nce).cuda(), {}),
+        "learned temperature": (2, n, n * n, flatclr.InfoNCE(0.1, learn_temperature=True, **info_nce).to(DEVICE), {}),
         "temperature 0.02": (2, n, n * n, flatclr.InfoNCE(0.02, **info_nce), {}),
-        "FlatNCE with ESS": (2, n, n * n, flatclr.FlatNCE(control, **info_nce).cuda(), {}),
+        "FlatNCE with ESS": (2, n, n * n, flatclr.FlatNCE(control, **info_nce).to(DEVICE), {}),
         "mean of phi": (2, n, n * n, flatclr.FMICL("js", **info_nce), {}),
     }
-    rows: list[dict[str, Any]] = []
+    cross = step_of(table["cross"][3], embeddings(n, d, dtype))
     for name, (count, each, scores, objective, said) in table.items():
-        views = [z.to(torch.bfloat16) for z in torch.randn(count, each, d, device="cuda").unbind()]
-        leaves = [view.requires_grad_() for view in views]
-
-        def step(objective: flatclr.Objective = objective, said: dict[str, Any] = said, z: Any = leaves) -> None:
-            torch.autograd.grad(objective(*z, **said), z)
-
-        milliseconds, peak = timed(step)
-        per_score = milliseconds / scores
-        ratio = per_score / (rows[0]["ms"] / n**2) if rows else 1.0
-        rows.append({"relation": name, "d": d, "ms": milliseconds, "MiB": peak, "per score": round(ratio, 2)})
-        print(rows[-1], flush=True)
+        views = [z.to(dtype).requires_grad_() for z in torch.randn(count, each, d, device=DEVICE).unbind()]
+        found = in_turns(
+            {"cross": cross, name: step_of(objective, views, **said)} if name != "cross" else {name: cross}
+        )
+        timed, beside = found[name], found["cross"]
+        assert timed is not None
+        assert beside is not None
+        ratio = (timed.ms / scores) / (beside.ms / n**2)
+        yield {"relation": name, "d": d, "ms": timed.ms, "MiB": timed.mib, "per score": round(ratio, 2)}
         torch.cuda.empty_cache()
-    return rows
 
 
-def timed(step: Callable[[], None]) -> tuple[float, int]:
-    """Median milliseconds of five calls after one, and MiB of the peak over what was there."""
-    step()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(ROUNDS):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        step()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop))
-    return round(statistics.median(times), 2), round((torch.cuda.max_memory_allocated() - before) / 2**20)
+def planned(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The rows that were asked for, as they are measured."""
+    for pairs, d in () if args.relations else sizes:
+        yield measure(pairs, d, dtype)
+    for d in RELATION_WIDTHS if args.relations or args.sizes is None else ():
+        yield from relations(d, dtype, args.rows)
 
 
 def main() -> None:
@@ -171,18 +211,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=record.RESULTS / "loss_widths.jsonl", help="where a line is added")
     parser.add_argument("--relations", action="store_true", help="the second table alone")
     parser.add_argument("--rows", type=int, default=RELATION_ROWS, help="of the second table (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the embeddings (default: %(default)s)")
     parser.add_argument("--sizes", nargs="+", metavar="PAIRSxD", help="these of the first table alone, say 65536x128")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.loss_widths needs a CUDA device, got none; run it where there is one.")
     sizes = SIZES if args.sizes is None else [(int(n), int(d)) for n, d in (size.split("x") for size in args.sizes)]
-    rows = []
-    for pairs, d in () if args.relations else sizes:
-        rows.append(measure(pairs, d))
+    dtype, rows = DTYPES[args.dtype], []
+    for row in planned(sizes, dtype, args):
+        rows.append({"dtype": args.dtype, **row})
         print(rows[-1], flush=True)
         torch.cuda.empty_cache()
-    if args.relations or args.sizes is None:
-        rows += [row for d in RELATION_WIDTHS for row in relations(d, args.rows)]
     command = shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]])
     print(record.append("loss_widths", rows, command, args.out))
 

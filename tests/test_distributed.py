@@ -98,6 +98,28 @@ def test_every_relation_gives_the_numbers_and_gradients_of_one_process(
         torch.testing.assert_close(gathered, len(ranks) * want["d_view"], **CLOSE, msg=f"{name}: {{}}".format)
 
 
+def test_batches_of_several_tiles_and_strips_give_the_numbers_of_one_process(
+    one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    for number, rank in enumerate(ranks):
+        for name, got in rank["pieces"].items():
+            for quantity in ("loss", "gradient"):
+                want = one["pieces"][name][quantity]
+                torch.testing.assert_close(
+                    got[quantity], want, **CLOSE, msg=f"{name} on rank {number}: {quantity} {{}}".format
+                )
+
+
+def test_a_rank_holds_everyones_rows_and_a_strip_of_its_own_by_them(ranks: list[dict[str, Any]]) -> None:
+    """O((own rows + everyone's) d + strip), and far less than its own rows by everyone's."""
+    rows = 2 * distributed_worker.MANY_SAMPLES
+    most = max(rows * distributed_worker.FEATURES, distributed_worker.STRIP_NUMBERS)
+    assert most < rows * rows / len(ranks) / 8
+    for rank in ranks:
+        for name, got in rank["pieces"].items():
+            assert got["largest"] <= most, name
+
+
 def test_reading_the_stats_of_several_views_needs_no_collective(
     one: dict[str, Any], ranks: list[dict[str, Any]]
 ) -> None:

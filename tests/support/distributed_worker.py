@@ -29,9 +29,12 @@ from torch.distributed.tensor import DTensor
 
 import flatclr
 from flatclr import Objective
+from flatclr.contrast.kernels import strips, tiled_torch
 from tests.support.harness import CASES, PAIRINGS, Batch
+from tests.support.memory import LargestTensor
 
 SAMPLES, FEATURES, QUEUE, DRAWN = 12, 5, 4, 3
+MANY_SAMPLES, TILE_EDGE, STRIP_NUMBERS = 96, 16, 800  # a batch of several tiles and strips on each of four ranks
 COLLECTIVES = [
     name
     for name in (
@@ -500,6 +503,35 @@ def fused_gradients(rank: int, world: int) -> dict[str, Tensor]:
     return found
 
 
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    before = strips.STRIP_BYTES, tiled_torch.tile_edge
+    strips.STRIP_BYTES, tiled_torch.tile_edge = 8 * STRIP_NUMBERS, lambda device: TILE_EDGE
+    try:
+        yield
+    finally:
+        strips.STRIP_BYTES, tiled_torch.tile_edge = before
+
+
+def in_pieces(rank: int, world: int) -> dict[str, dict[str, Any]]:
+    """Loss, averaged gradient and the largest tensor of a rank, piece by piece."""
+    found = {}
+    for route in ("streamed", "strips"):
+        for pairing in PAIRINGS:
+            batch = Batch.random(MANY_SAMPLES, FEATURES, pairing=pairing)
+            encoder, own = TwoHeads(), [own_slice(z, rank, world) for z in batch.tensors()[:2]]
+            objective = flatclr.InfoNCE(0.3, pairing=pairing, route=route, gather=True)
+            with small_pieces(), LargestTensor() as largest:
+                loss = objective(*(encoder(x) for x in own))
+                loss.backward()
+            assert encoder.weight.grad is not None
+            if world > 1:
+                dist.all_reduce(encoder.weight.grad)
+            numbers = {"loss": loss.detach(), "gradient": encoder.weight.grad / world}
+            found[f"{route}-{pairing}"] = {**numbers, "largest": largest.elements}
+    return found
+
+
 def shared_failure(rank: int) -> str:
     """One rank has a NaN; all of them must hear of it."""
     z = torch.randn(4, 3)
@@ -526,6 +558,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "related_local": related_local_losses(rank, world),
         "related_refusals": related_refusals(rank) if world > 1 else {},
         "fused": fused_gradients(rank, world) if interprets_kernels() else {},
+        "pieces": in_pieces(rank, world),
         "refusals": refusals(rank) if world > 1 else {},
         "failure": shared_failure(rank) if world > 1 else "",
     }
