@@ -76,3 +76,16 @@ def test_the_difference_of_entropies_is_near_the_truth_of_gaussians(dims: tuple[
 
     assert result.kind == "neither"
     assert abs(result.nats - task.mi_nats) < 3 * result.standard_error + 0.05
+
+
+def test_a_regression_of_few_rows_is_their_mean():
+    """As many inputs as rows fit them exactly, and leave other rows billions of deviations off."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 20)), 5 + rng.normal(size=(30, 1))
+
+    few, enough = Regression.fit(x[:, :20], y), Regression.fit(x[:, :14], y)
+
+    assert few.weights[0][:-1].tolist() == [0.0] * 20
+    assert few.weights[0][-1] == pytest.approx(y.mean())
+    assert few.deviations[0] == pytest.approx(y.std())
+    assert np.all(enough.weights[0] != 0.0)

@@ -33,6 +33,7 @@ def test_the_default_classifies_a_discrete_variable_beside_many_columns(swap: bo
 
     assert (result.method, result.kind) == ("classifier", "lower")
     assert "4 classes" in result.reason
+    assert result.runner_up.startswith("the gaussian copula ")
     assert truth - 0.05 - 3 * result.standard_error < result.nats < truth + 3 * result.standard_error
     assert result.ceiling_nats == pytest.approx(2 * math.log(2), abs=0.01)
     assert math.log(800) == pytest.approx(result.limits.distribution_free_nats)

@@ -145,7 +145,7 @@ def test_a_column_of_equal_numbers_is_constant_whatever_the_number(constant: flo
     ("options", "message"),
     [
         ({"method": "ksg", "critic": "joint"}, "critic must be None for method 'ksg'"),
-        ({"method": "auto", "folds": 5}, "folds must be 1 for method 'auto'"),
+        ({"method": "gaussian", "folds": 5}, "folds must be 1 for method 'gaussian'"),
         ({"seed": -1}, "seed must be a whole number from 0"),
     ],
 )

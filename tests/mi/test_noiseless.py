@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flatclr.mi import FAST, FitSettings, estimate, tasks
+from flatclr.mi.continuous import Look, _without_noise
 from flatclr.mi.noiseless import exact_relation, keeps_rising
 
 FUNCTIONS = {"sine": lambda v: np.sin(5 * v), "square": np.square}
@@ -13,7 +14,7 @@ FUNCTIONS = {"sine": lambda v: np.sin(5 * v), "square": np.square}
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_without_noise_may_have_infinite_information(name: str):
-    x = np.random.default_rng(0).normal(size=(1500, 1))
+    x = np.random.default_rng(0).normal(size=(1000, 1))
 
     result = estimate(x, FUNCTIONS[name](x), settings=FAST)
 
@@ -21,6 +22,31 @@ def test_a_function_without_noise_may_have_infinite_information(name: str):
     assert any("may be infinite" in warning for warning in result.warnings)
     assert "without an upper limit" in result.sentence()
     assert result.to_dict()["standard_error"] is None
+
+
+@pytest.mark.slow
+def test_a_critic_that_sees_more_of_a_sine_than_neighbours_do_explains_nothing():
+    """It rises with the rows as they do: 2.9 +- 1.2 once had no warning."""
+    x = np.random.default_rng(1).normal(size=(1000, 1))
+
+    result = estimate(x, np.sin(5 * x))
+
+    assert result.method.startswith("infonce")
+    assert math.isinf(result.standard_error)
+    assert any("may be infinite" in warning for warning in result.warnings)
+
+
+def test_what_sees_more_than_neighbours_explains_their_rise_unless_it_rises_too():
+    def look(nats: float, gain_nats: float | None) -> Look:
+        return Look("a look", nats, 0.03, lambda: pytest.fail("nothing is to be finished"), gain_nats)
+
+    near = look(2.2, 1.15)
+    assert _without_noise(near, near)
+    assert _without_noise(near, look(2.5, 1.2))
+    assert not _without_noise(near, look(2.5, 0.1))
+    assert not _without_noise(near, look(2.5, None))
+    assert _without_noise(near, look(2.25, 0.1))  # no clear more
+    assert not _without_noise(look(2.2, 0.1), look(2.1, 1.2))
 
 
 @pytest.mark.parametrize("method", ["gaussian", "ksg", "auto"])

@@ -19,6 +19,7 @@ from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.columns import dithered
 from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual, look_by_densities
 from flatclr.mi.copula import fit_gaussian
+from flatclr.mi.families import family_bound
 from flatclr.mi.few import read_few
 from flatclr.mi.inputs import CALIBRATED_ROWS, FEWEST_ROWS_TO_LEARN
 from flatclr.mi.learning_curve import PARTS, LearningCurve
@@ -42,6 +43,7 @@ def choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
     if len(x) < FEWEST_ROWS_TO_LEARN:
         return read_few(x, y, options)
     found = _choose(x, y, options)
+    found = replace(found, nats=max(found.nats, found.certified_nats))
     if len(x) >= CALIBRATED_ROWS or not math.isfinite(found.standard_error):
         return found
     return replace(found, warnings=(*found.warnings, _UNCALIBRATED))
@@ -130,6 +132,7 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
     if method != "classifier":  # whose value the entropy of the labels limits; a critic's, the logarithm of its rows
         rng = dither_rng(options.seed)
         dense = look_by_densities(dithered(x, rng), dithered(y, rng), split, options)
+        runner_up = runner_up or ("" if dense is None else str(dense))
         if dense is not None and dense.sees_more_than(validation.nats, validation.standard_error):
             return replace(
                 _dithered_again(dense.finish(), rng, x, y),
@@ -137,6 +140,9 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
                 runner_up=f"{method} {validation.nats:.3f}",
                 lower_nats=learned.certified_nats,
             )
+    if not runner_up:
+        simplest = family_bound(fit_gaussian(x[split.train], y[split.train]), x, y, split.validation)
+        runner_up = f"the gaussian copula {simplest.nats:.3f}"
     return replace(
         learned,
         nats=max(learned.nats, 0.0),  # which is a lower bound as well, and a better one than what was learned in vain

@@ -23,11 +23,15 @@ COMPONENTS = 8
 _SPREAD = 1.2  # of the first means, in residual deviations
 _LOG_SCALES = (-7.0, 3.0)
 _LEAST_DEVIATION = 1e-9
+ROWS_PER_INPUT = 2  # of a regression; fewer would be fitted so closely that other rows lie billions of deviations off
 
 
 @dataclass(frozen=True)
 class Regression:
-    """Each column of y by a linear map of x and of the columns of y before it: a triangular map to its residuals."""
+    """Each column of y by a linear map of x and of the columns of y before it: a triangular map to its residuals.
+
+    Where the rows are fewer than twice those columns, by its mean alone.
+    """
 
     weights: tuple[Array, ...]  # of x, the columns before and 1, for each column
     deviations: Array
@@ -37,7 +41,9 @@ class Regression:
         weights, deviations = [], []
         for i in range(y.shape[1]):
             before = _before(x, y, i)
-            weight: Array = np.linalg.lstsq(before, y[:, i], rcond=None)[0].astype(np.float64)
+            weight = np.zeros(before.shape[1])
+            used = slice(-1, None) if len(y) < ROWS_PER_INPUT * before.shape[1] else slice(None)  # the mean, or all
+            weight[used] = np.linalg.lstsq(before[:, used], y[:, i], rcond=None)[0]
             weights.append(weight)
             deviations.append(max(float((y[:, i] - before @ weight).std()), _LEAST_DEVIATION))
         return cls(tuple(weights), np.array(deviations))

@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flatclr.mi.arrays import Array, Integers
+from flatclr.mi.autoregressive import ROWS_PER_INPUT
 from flatclr.mi.canonical import CanonicalColumns, correlating_pairs
 from flatclr.mi.copula import FAMILIES, Copula, refitted
 from flatclr.mi.critics import anchored
 from flatclr.mi.entropies import learn_entropies
 from flatclr.mi.families import family_bound, plug_in, refutes
-from flatclr.mi.held_out import seeded, to_tensors, train_critic
+from flatclr.mi.held_out import cross_fitted, seeded, to_tensors, train_critic
 from flatclr.mi.inputs import few_rows
 from flatclr.mi.learning_curve import LearningCurve, first_quarter, quarters, random_parts, subsampled_error
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
@@ -43,6 +44,7 @@ _SIMULATED = 0x51  # keeps simulated rows from repeating a user's
 _LEAST_GAIN = 0.01  # nats
 _ENOUGH_ROWS = 1000  # of validation, to tell families apart
 _PARTS, _FEWEST_ROWS_A_PART = 10, 50  # of the rows, for the spread of neighbours
+_ROWS_PER_COLUMN_TO_LEARN = 1000  # from; uniform noise in 10 + 10 columns reads a third low in 100 rows a column
 _FEWEST_ROWS = 120  # to train on, below which a fourth of them teaches nothing
 _CRITICS_CURVE = "see how the critic gains from rows"
 
@@ -55,29 +57,19 @@ class Look:
     nats: float
     standard_error: float
     finish: Callable[[], Outcome]
+    gain_nats: float | None  # from the last three fourths of the rows; None where it was not measured
+
+    @property
+    def keeps_rising(self) -> bool:
+        """Whether it sees ever more in more rows, as it does without noise."""
+        gain_nats = self.gain_nats or 0.0
+        return keeps_rising(self.nats, self.nats - gain_nats, self.standard_error)
 
     def sees_more_than(self, nats: float, standard_error: float, clear: float = _CLEAR) -> bool:
         return self.nats - nats > clear * math.hypot(self.standard_error, standard_error)
 
     def __str__(self) -> str:
         return f"{self.name} {self.nats:.3f}"
-
-
-@dataclass(frozen=True)
-class _Near(Look):
-    """What neighbours see, and what they see in a fourth of the rows."""
-
-    less_nats: float
-
-    @property
-    def rising(self) -> str:
-        """A warning where they see ever more in more rows, as they do without noise; else nothing."""
-        if not keeps_rising(self.nats, self.less_nats, self.standard_error):
-            return ""
-        return (
-            f"neighbours see {self.less_nats:.2f} nats in a fourth of the rows, {self.nats:.2f} in all: one variable "
-            "may determine the other without noise, and the information may be infinite."
-        )
 
 
 @dataclass(frozen=True)
@@ -122,13 +114,11 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     suffices = not (refuted or more or _clearly_above(bound.validation, validation, _LEAST_GAIN))
     if suffices and not (hidden or misfit):
         told = f"{reached} and a residual network adds nothing."
-        return _plugged_in(
-            family, copula, x, y, split, told, _look_by_critic(family, bound, split=split, options=options)
-        )
+        return _plugged_in(family, copula, x, y, split, told, _look_by_critic(family, bound, x, y, split, options))
 
     if not hidden:  # where a ceiling hides what rows teach
         bound = _with_curve(bound, copula, x, y, split, options)
-    critic = _look_by_critic(family, bound, split=split, options=options)
+    critic = _look_by_critic(family, bound, x, y, split, options)
     budget.tell("densities", critic.nats)
     learned = look_by_densities(x, y, split, options)
     narrow = None if few else _look_narrow(family, copula, x, y, split, options)
@@ -144,7 +134,9 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     if by_cap or (suffices and not beats):
         limit = ", which the logarithm of its rows limits" if hidden else ""
         return _plugged_in(family, copula, x, y, split, f"{reached}{limit}; {_listed(looks)}.", learned or critic)
-    return _answered_by(best, reached, looks, bound.outcome.certified_nats, near)
+    found = _answered_by(best, reached, looks, bound.outcome.certified_nats, near, _few_to_learn(x, y))
+    # of so few rows only the correlations of a family have an error
+    return found if len(x) >= ROWS_PER_INPUT * width else replace(found, second_order=math.inf)
 
 
 def _clearest(looks: list[Look]) -> Look:
@@ -160,7 +152,9 @@ def _listed(looks: list[Look]) -> str:
     return ", ".join(map(str, looks))
 
 
-def _answered_by(best: Look, reached: str, looks: list[Look], certified_nats: float, near: _Near | None) -> Outcome:
+def _answered_by(
+    best: Look, reached: str, looks: list[Look], certified_nats: float, near: Look | None, warnings: tuple[str, ...]
+) -> Outcome:
     """Its answer; a critic certifies a lower bound whatever answers, and neighbours tell where noise is missing.
 
     Readings of what is hard to see are low rather than high, so that a higher one which is not clear widens the error.
@@ -168,15 +162,35 @@ def _answered_by(best: Look, reached: str, looks: list[Look], certified_nats: fl
     runner_up = max((look for look in looks if look is not best), key=lambda look: look.nats, default=best)
     found, higher = best.finish(), max(runner_up.nats - best.nats, 0.0)
     found = replace(found, second_order=math.hypot(found.second_order, higher / 2))
-    warning = "" if near is None or best.sees_more_than(near.nats, near.standard_error, _VERY_CLEAR) else near.rising
-    if warning:
-        found = replace(found, second_order=math.inf, warnings=(*found.warnings, warning))
+    if near is not None and _without_noise(near, best):
+        assert near.gain_nats is not None
+        warnings = (
+            f"neighbours see {near.nats - near.gain_nats:.2f} nats in a fourth of the rows, {near.nats:.2f} in all: "
+            "one variable may determine the other without noise, and the information may be infinite.",
+        )
+        found = replace(found, second_order=math.inf)
     return replace(
         found,
+        warnings=(*found.warnings, *warnings),
         reason=f"{reached}; {_listed(looks)}.",
         runner_up=str(runner_up),
         lower_nats=certified_nats,
     )
+
+
+def _without_noise(near: Look, best: Look) -> bool:
+    """Whether neighbours rise with the rows as they do without noise, and so does what sees more than they."""
+    explained = best.sees_more_than(near.nats, near.standard_error, _VERY_CLEAR) and not best.keeps_rising
+    return near.keeps_rising and not explained
+
+
+def _few_to_learn(x: Array, y: Array) -> tuple[str, ...]:
+    """A warning where a dependence that is no family's is read from few rows; else none."""
+    columns = x.shape[1] + y.shape[1]
+    if len(x) >= _ROWS_PER_COLUMN_TO_LEARN * columns:
+        return ()
+    told = f"no family fits, and {len(x)} rows are few to learn what {columns} columns share"
+    return (f"{told}: the value may be low by more than its error.",)
 
 
 def _plugged_in(
@@ -209,17 +223,17 @@ def _seen(split: Split) -> Integers:
     return np.concatenate([split.train, split.validation])
 
 
-def _look_near(x: Array, y: Array, split: Split, options: MethodOptions) -> _Near:
+def _look_near(x: Array, y: Array, split: Split, options: MethodOptions) -> Look:
     seen = _seen(split)
     found, less_nats = _with_fourths(x[seen], y[seen], options)
 
     def finish() -> Outcome:
         return replace(_neighbours(x, y, options), method="ksg", again=lambda x, y: _neighbours(x, y, options))
 
-    return _Near("neighbours", found.nats, found.standard_error, finish, less_nats)
+    return Look("neighbours", found.nats, found.standard_error, finish, found.nats - less_nats)
 
 
-def _look_narrow(family: str, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> _Near | None:
+def _look_narrow(family: str, copula: Copula, x: Array, y: Array, split: Split, options: MethodOptions) -> Look | None:
     """Neighbours in the few directions that correlate, on rows which those were not found on; None: there are none."""
     pairs = correlating_pairs(copula)
     if not pairs:
@@ -237,7 +251,8 @@ def _look_narrow(family: str, copula: Copula, x: Array, y: Array, split: Split, 
     def finish() -> Outcome:
         return replace(again(x, y), method="ksg of canonical columns", again=again)
 
-    return _Near("neighbours in canonical columns", found.nats, found.standard_error, finish, less_nats)
+    gain_nats = found.nats - less_nats
+    return Look("neighbours in canonical columns", found.nats, found.standard_error, finish, gain_nats)
 
 
 def _neighbours(x: Array, y: Array, options: MethodOptions) -> Outcome:
@@ -278,35 +293,54 @@ def _with_curve(bound: _Bound, copula: Copula, x: Array, y: Array, split: Split,
     return bound if options.budget.ended else replace(bound, gain_nats=bound.validation.nats - max(less, 0.0))
 
 
-def _look_by_critic(family: str, bound: _Bound, *, split: Split, options: MethodOptions) -> Look:
-    def again(x: Array, y: Array) -> Outcome:
+def _look_by_critic(family: str, bound: _Bound, x: Array, y: Array, split: Split, options: MethodOptions) -> Look:
+    def once(x: Array, y: Array, split: Split) -> Outcome:
         copula = FAMILIES[family](x[split.train], y[split.train])
         learned = _learn_bound(copula, x, y, split, options)
         return _with_curve(learned, copula, x, y, split, options).carried_on()
 
     def finish() -> Outcome:
-        return replace(bound.carried_on(), method=f"infonce, anchored on {family}", again=again)
+        found = _finished(bound.carried_on, once, x, y, split, options)
+        return replace(found, method=f"infonce, anchored on {family}")
 
     # others are compared with the bound as it is, which holds whatever the curve
-    return Look("a critic's bound", bound.validation.nats, bound.validation.standard_error, finish)
+    return Look("a critic's bound", bound.validation.nats, bound.validation.standard_error, finish, bound.gain_nats)
+
+
+def _finished(
+    first: Callable[[], Outcome],
+    once: Callable[[Array, Array, Split], Outcome],
+    x: Array,
+    y: Array,
+    split: Split,
+    options: MethodOptions,
+) -> Outcome:
+    """What was learned to choose by, or learned again in every fold; on other variables of these rows likewise."""
+
+    def again(x: Array, y: Array) -> Outcome:
+        if options.folds == 1:
+            return once(x, y, split)
+        return cross_fitted(lambda fold: once(x, y, fold), len(x), options)
+
+    return replace(first() if options.folds == 1 else again(x, y), again=again)
 
 
 def look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) -> Look | None:
-    """None where no time is left for them."""
-    if options.budget.over(leaves="learn densities"):
+    """None where no time is left for them, or rows are too few even for the regressions that they start from."""
+    if len(split.train) < ROWS_PER_INPUT * (x.shape[1] + y.shape[1]) or options.budget.over(leaves="learn densities"):
         return None
     learned = learn_entropies(x, y, split, options)
     nats = learned.validation.nats + learned.rise.carried_on_nats
     error = math.hypot(learned.validation.standard_error, learned.systematic_error)
     options.budget.tell("densities", nats)
 
+    def once(x: Array, y: Array, split: Split) -> Outcome:
+        return learn_entropies(x, y, split, options).outcome()
+
     def finish() -> Outcome:
-        def again(x: Array, y: Array) -> Outcome:
-            return learn_entropies(x, y, split, options).outcome()
+        return replace(_finished(learned.outcome, once, x, y, split, options), method="doe")
 
-        return replace(learned.outcome(), method="doe", again=again)
-
-    return Look("densities", nats, error, finish)
+    return Look("densities", nats, error, finish, learned.gain_nats)
 
 
 def _best_family(x: Array, y: Array, split: Split) -> tuple[str, Copula, Reading]:

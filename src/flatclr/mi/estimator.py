@@ -21,6 +21,7 @@ from flatclr.mi.methods import METHODS, REGISTRY, Method
 from flatclr.mi.noiseless import exact_relation
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, difference_error
 from flatclr.mi.result import MIEstimate
+from flatclr.threads import threads
 
 LARGEST_ROWS = 50_000
 BUDGET_SECONDS = 60.0
@@ -50,7 +51,7 @@ def estimate(
         method: one of `flatclr.mi.METHODS`; "auto" chooses by held-out rows and says why.
         given: condition on these rows: I(x; y | z) = I(x; [y, z]) - I(x; z), which bounds nothing.
         critic: of the variational methods, one of `flatclr.mi.CRITICS`; None is the method's own.
-        folds: evaluate on every row by cross-fitting instead of on one fifth of them (learned methods).
+        folds: evaluate on every row by cross-fitting instead of on one fifth of them, where networks answer.
         k: neighbours of the nearest-neighbour methods.
         seed: of splits, initial weights and batches.
         settings: how networks are trained; `flatclr.mi.FAST` for a quick look.
@@ -80,7 +81,7 @@ def estimate(
             f"folds must leave at least {FEWEST_ROWS_A_FOLD} rows in each, got {folds} for {len(x_rows)} rows; "
             "use fewer."
         )
-    if asked.cross_fits and len(x_rows) < FEWEST_ROWS_TO_LEARN:
+    if asked.cross_fits and not asked.takes_few_rows and len(x_rows) < FEWEST_ROWS_TO_LEARN:
         raise ValueError(
             f"at least {FEWEST_ROWS_TO_LEARN} rows must be given to method {method!r}, got {len(x_rows)}; a network "
             "learns nothing from so few, use 'auto'."
@@ -159,7 +160,8 @@ def _run(
         drawn = np.random.default_rng(options.seed).choice(len(x), LARGEST_ROWS, replace=False)
         x, y = x[drawn], y[drawn]
     tied, discrete = x_seen.tied or y_seen.tied, x_seen.discrete or y_seen.discrete
-    found = asked(x, y, replace(options, tied=tied, discrete=discrete), again=again)
+    with threads(1):  # networks are small: more threads take more of the machine and hardly less time
+        found = asked(x, y, replace(options, tied=tied, discrete=discrete), again=again)
     return replace(found, second_order=math.inf) if shared else found, tuple(warnings)
 
 

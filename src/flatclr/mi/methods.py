@@ -37,6 +37,7 @@ class Method:
         estimator: how it trains and reads a critic; None: it has none to choose.
         cross_fits: whether it learns, so that it can be evaluated on every row by folds.
         takes_all_rows: whether it is cheap enough for any number of them.
+        takes_few_rows: whether it answers where they are too few to learn from, though it learns.
 
     >>> gaussian = flatclr.mi.REGISTRY["gaussian"]
     >>> x, y = flatclr.mi.tasks.gaussian_dense(2).sample(500, seed=0)
@@ -54,6 +55,7 @@ class Method:
     estimator: type[Variational] | None = None  # how it trains and reads a critic; None: it has none to choose
     cross_fits: bool = False  # learns, so that it can be evaluated on every row by folds
     takes_all_rows: bool = False  # cheap enough for any number of them
+    takes_few_rows: bool = False  # answers where they are too few to learn from, though it learns
 
     def __call__(self, x: Array, y: Array, options: MethodOptions, *, again: Again | None = None) -> Outcome:
         """Run it, or what an earlier run of it was; kind and name are the method's own where the run names no other."""
@@ -91,6 +93,8 @@ _ROWS = (
         "chosen by held-out rows; says which and why",
         choose,
         condition="or lower where a learned bound answers",
+        cross_fits=True,
+        takes_few_rows=True,
     ),
     _critic(
         "infonce",
