@@ -37,6 +37,7 @@ class RunsDisplay:
         self.bar = Bar(*columns, console=Console(stderr=True), disable=quiet)
         self.task = self.bar.add_task(name)
         self.shown = False
+        self.told: dict[str, str] = {}  # problems, by the run that had each first
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +52,10 @@ class RunsDisplay:
             self.shown = True
         self.bar.update(self.task, completed=progress.done, total=progress.total)
         if progress.ended is not None and progress.ended.problem:
-            self.bar.console.print(f"{progress.ended.run}: {progress.ended.problem}", style="yellow", markup=False)
+            run, problem = progress.ended.run, progress.ended.problem
+            first = self.told.setdefault(problem, run)
+            told = problem if first == run else f"as {first}"
+            self.bar.console.print(f"{run}: {told}", style="yellow", markup=False)
 
 
 def print_progress(progress: Progress) -> None:
