@@ -39,6 +39,19 @@ def test_the_default_classifies_a_discrete_variable_beside_many_columns(swap: bo
     assert math.log(800) == pytest.approx(result.limits.distribution_free_nats)
 
 
+def test_a_classifier_of_the_default_is_cross_fitted_where_folds_are_asked_for():
+    rng = np.random.default_rng(0)
+    signs = rng.integers(2, size=(600, 1))
+    rows = rng.normal(size=(600, 14))
+    rows[:, [0]] += 1.5 * (2 * signs - 1)
+
+    result = estimate(rows, signs, folds=3, settings=FitSettings(steps=50, hidden=16))
+
+    assert (result.method, result.kind, result.limits.rows) == ("classifier", "lower", 600)
+    assert not result.limits.ceiling_hides
+    assert abs(result.nats - binary_nats(1.5)) < 0.1 + 3 * result.standard_error
+
+
 def test_a_parity_of_bits_is_seen_whole_and_never_above_the_entropy():
     bits = np.random.default_rng(1).integers(2, size=(3000, 12))
     parity = bits[:, 0] ^ bits[:, 1]

@@ -17,7 +17,7 @@ import numpy as np
 from flatclr.mi.arrays import Array
 from flatclr.mi.classifier import run_classifier, with_labels
 from flatclr.mi.columns import dithered
-from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, learn_residual, look_by_densities
+from flatclr.mi.continuous import FEW_DIMENSIONS, choose_continuous, finished, learn_residual, look_by_densities
 from flatclr.mi.copula import fit_gaussian
 from flatclr.mi.families import family_bound
 from flatclr.mi.few import read_few
@@ -109,7 +109,7 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
     if near <= FEW_DIMENSIONS:
         return _same_levels(x, y, f"tied values: {_described(columns)}.", options)
 
-    def learn(x: Array, y: Array) -> tuple[Outcome, Reading, str, str]:
+    def learn(x: Array, y: Array, split: Split) -> tuple[Outcome, Reading, str, str]:
         labelled = with_labels(x, y)
         if labelled is not None:
             outcome, reading = run_classifier(*labelled, split, options)
@@ -118,7 +118,7 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
         outcome, reading = learn_residual(fit_gaussian(x[split.train], y[split.train]), x, y, split, options)
         return outcome, reading, "infonce, anchored on gaussian", "a critic, which bounds whatever the columns are,"
 
-    learned, validation, method, why = learn(x, y)
+    learned, validation, method, why = learn(x, y, split)
     reason = f"tied values in {width} dimensions: {why} reaches {validation.nats:.3f} nats on validation"
     runner_up = ""
     if near <= NEIGHBOUR_COLUMNS and not columns.ordered:
@@ -143,12 +143,12 @@ def _choose_mixed(x: Array, y: Array, columns: Tied, split: Split, options: Meth
     if not runner_up:
         simplest = family_bound(fit_gaussian(x[split.train], y[split.train]), x, y, split.validation)
         runner_up = f"the gaussian copula {simplest.nats:.3f}"
+    found = finished(lambda: learned, lambda x, y, split: learn(x, y, split)[0], x, y, split, options)
     return replace(
-        learned,
-        nats=max(learned.nats, 0.0),  # which is a lower bound as well, and a better one than what was learned in vain
+        found,
+        nats=max(found.nats, 0.0),  # which is a lower bound as well, and a better one than what was learned in vain
         method=method,
         reason=f"{reason}.",
-        again=lambda x, y: learn(x, y)[0],
         runner_up=runner_up,
     )
 

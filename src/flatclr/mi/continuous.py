@@ -300,14 +300,14 @@ def _look_by_critic(family: str, bound: _Bound, x: Array, y: Array, split: Split
         return _with_curve(learned, copula, x, y, split, options).carried_on()
 
     def finish() -> Outcome:
-        found = _finished(bound.carried_on, once, x, y, split, options)
+        found = finished(bound.carried_on, once, x, y, split, options)
         return replace(found, method=f"infonce, anchored on {family}")
 
     # others are compared with the bound as it is, which holds whatever the curve
     return Look("a critic's bound", bound.validation.nats, bound.validation.standard_error, finish, bound.gain_nats)
 
 
-def _finished(
+def finished(
     first: Callable[[], Outcome],
     once: Callable[[Array, Array, Split], Outcome],
     x: Array,
@@ -338,7 +338,7 @@ def look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) 
         return learn_entropies(x, y, split, options).outcome()
 
     def finish() -> Outcome:
-        return replace(_finished(learned.outcome, once, x, y, split, options), method="doe")
+        return replace(finished(learned.outcome, once, x, y, split, options), method="doe")
 
     return Look("densities", nats, error, finish, learned.gain_nats)
 

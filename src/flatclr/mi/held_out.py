@@ -64,6 +64,7 @@ def cross_fitted(once: Callable[[Split], Outcome], rows: int, options: MethodOpt
         kind=outcomes[0].kind,
         second_order=float(np.mean([o.second_order for o in outcomes])),
         ceiling_nats=min(o.ceiling_nats for o in outcomes),
+        ceiling_hides=outcomes[0].ceiling_hides,
         curve=outcomes[0].curve,
         warnings=tuple(dict.fromkeys(w for o in outcomes for w in o.warnings)),
     )
