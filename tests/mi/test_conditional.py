@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flatclr.mi import FitSettings, estimate
+from flatclr.mi import FitSettings, estimate, held_out
 from tests.support.mi import ANCHOR_ONLY, PAIR
 
 
@@ -74,3 +74,22 @@ def test_information_given_the_common_cause_is_zero_and_given_noise_is_all_of_it
     assert abs(explained.nats) < 4 * explained.standard_error
     assert unexplained.nats == pytest.approx(estimate(x, y, "gaussian").nats, abs=0.01)
     assert "I(x; [y, z])" in explained.reason
+
+
+def test_a_budget_that_ends_lets_both_terms_learn_as_long(monkeypatch: pytest.MonkeyPatch):
+    """The second was once not trained at all."""
+    steps, fit = [], held_out.fit
+
+    def counted(*arguments: object) -> object:
+        curve = fit(*arguments)  # type: ignore[arg-type]
+        steps.append(curve[-1][0])
+        return curve
+
+    monkeypatch.setattr(held_out, "fit", counted)
+    x, y, z = conditional_rows(400, seed=0)
+    settings = FitSettings(steps=400, hidden=8, check_every=50, patience=100)
+
+    result = estimate(x, y, "infonce", given=z, settings=settings, steps=120)
+
+    assert steps == [150, 150]
+    assert "train longer" in result.more_time

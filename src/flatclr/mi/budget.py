@@ -78,6 +78,16 @@ class Budget:
             self.undone.append(leaves)
         return self.ended
 
+    def start_over(self) -> None:
+        """For the same again, on other rows: it ends after as many steps as this did, or not before its own end.
+
+        >>> budget = Budget(steps=1)
+        >>> budget.over(after=5), budget.start_over(), budget.ended, budget.steps
+        (True, None, False, 0)
+        """
+        self.steps, self.seconds = (self.steps_done if self.ended else None), None
+        self.steps_done, self.ended, self.undone = 0, False, []
+
     def tell(self, stage: str, nats: float | None = None) -> None:
         """Report a stage, and a held-out value if there is one."""
         if nats is not None:

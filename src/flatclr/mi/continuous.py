@@ -46,7 +46,7 @@ _ENOUGH_ROWS = 1000  # of validation, to tell families apart
 _PARTS, _FEWEST_ROWS_A_PART = 10, 50  # of the rows, for the spread of neighbours
 _ROWS_PER_COLUMN_TO_LEARN = 1000  # from; uniform noise in 10 + 10 columns reads a third low in 100 rows a column
 _FEWEST_ROWS = 120  # to train on, below which a fourth of them teaches nothing
-_CRITICS_CURVE = "see how the critic gains from rows"
+_CRITICS_CURVE, _FOLDS = "see how the critic gains from rows", "cross-fit"
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,6 @@ class Look:
     standard_error: float
     finish: Callable[[], Outcome]
     gain_nats: float | None  # from the last three fourths of the rows; None where it was not measured
-
-    @property
-    def keeps_rising(self) -> bool:
-        """Whether it sees ever more in more rows, as it does without noise."""
-        gain_nats = self.gain_nats or 0.0
-        return keeps_rising(self.nats, self.nats - gain_nats, self.standard_error)
 
     def sees_more_than(self, nats: float, standard_error: float, clear: float = _CLEAR) -> bool:
         return self.nats - nats > clear * math.hypot(self.standard_error, standard_error)
@@ -134,9 +128,10 @@ def choose_continuous(x: Array, y: Array, split: Split, options: MethodOptions) 
     if by_cap or (suffices and not beats):
         limit = ", which the logarithm of its rows limits" if hidden else ""
         return _plugged_in(family, copula, x, y, split, f"{reached}{limit}; {_listed(looks)}.", learned or critic)
-    found = _answered_by(best, reached, looks, bound.outcome.certified_nats, near, _few_to_learn(x, y))
-    # of so few rows only the correlations of a family have an error
-    return found if len(x) >= ROWS_PER_INPUT * width else replace(found, second_order=math.inf)
+    found = _answered_by(best, reached, looks, bound.outcome.certified_nats, near)
+    if len(x) < ROWS_PER_INPUT * width:  # of which only the correlations of a family have an error
+        found = replace(found, second_order=math.inf)
+    return replace(found, warnings=(*found.warnings, *_few_to_learn(found, len(x), width)))
 
 
 def _clearest(looks: list[Look]) -> Look:
@@ -152,9 +147,7 @@ def _listed(looks: list[Look]) -> str:
     return ", ".join(map(str, looks))
 
 
-def _answered_by(
-    best: Look, reached: str, looks: list[Look], certified_nats: float, near: Look | None, warnings: tuple[str, ...]
-) -> Outcome:
+def _answered_by(best: Look, reached: str, looks: list[Look], certified_nats: float, near: Look | None) -> Outcome:
     """Its answer; a critic certifies a lower bound whatever answers, and neighbours tell where noise is missing.
 
     Readings of what is hard to see are low rather than high, so that a higher one which is not clear widens the error.
@@ -164,14 +157,13 @@ def _answered_by(
     found = replace(found, second_order=math.hypot(found.second_order, higher / 2))
     if near is not None and _without_noise(near, best):
         assert near.gain_nats is not None
-        warnings = (
+        warning = (
             f"neighbours see {near.nats - near.gain_nats:.2f} nats in a fourth of the rows, {near.nats:.2f} in all: "
-            "one variable may determine the other without noise, and the information may be infinite.",
+            "one variable may determine the other without noise, and the information may be infinite."
         )
-        found = replace(found, second_order=math.inf)
+        found = replace(found, second_order=math.inf, warnings=(*found.warnings, warning))
     return replace(
         found,
-        warnings=(*found.warnings, *warnings),
         reason=f"{reached}; {_listed(looks)}.",
         runner_up=str(runner_up),
         lower_nats=certified_nats,
@@ -179,17 +171,21 @@ def _answered_by(
 
 
 def _without_noise(near: Look, best: Look) -> bool:
-    """Whether neighbours rise with the rows as they do without noise, and so does what sees more than they."""
-    explained = best.sees_more_than(near.nats, near.standard_error, _VERY_CLEAR) and not best.keeps_rising
-    return near.keeps_rising and not explained
+    """Whether neighbours rise with the rows as they do without noise, and nothing that sees more has ceased to."""
+    explained = best.sees_more_than(near.nats, near.standard_error, _VERY_CLEAR) and not _rises(best, 0.0)
+    return _rises(near, near.standard_error) and not explained
 
 
-def _few_to_learn(x: Array, y: Array) -> tuple[str, ...]:
-    """A warning where a dependence that is no family's is read from few rows; else none."""
-    columns = x.shape[1] + y.shape[1]
-    if len(x) >= _ROWS_PER_COLUMN_TO_LEARN * columns:
+def _rises(look: Look, error: float) -> bool:
+    """Whether it sees ever more in more rows; of one whose gain is not known, that it may."""
+    return look.gain_nats is None or keeps_rising(look.nats, look.nats - look.gain_nats, error)
+
+
+def _few_to_learn(found: Outcome, rows: int, columns: int) -> tuple[str, ...]:
+    """A warning where a dependence that is no family's is read with an error from few rows; else none."""
+    if rows >= _ROWS_PER_COLUMN_TO_LEARN * columns or not math.isfinite(found.second_order):
         return ()
-    told = f"no family fits, and {len(x)} rows are few to learn what {columns} columns share"
+    told = f"no family fits, and {rows} rows are few to learn what {columns} columns share"
     return (f"{told}: the value may be low by more than its error.",)
 
 
@@ -315,14 +311,21 @@ def finished(
     split: Split,
     options: MethodOptions,
 ) -> Outcome:
-    """What was learned to choose by, or learned again in every fold; on other variables of these rows likewise."""
+    """What was learned to choose by, or learned again in every fold where there is time for all of them.
+
+    On other variables of these rows likewise.
+    """
+
+    def crossed(x: Array, y: Array) -> Outcome | None:
+        if options.folds == 1 or options.budget.over(leaves=_FOLDS):
+            return None
+        found = cross_fitted(lambda fold: once(x, y, fold), len(x), options)
+        return None if options.budget.over(leaves=_FOLDS) else found  # what was cut short has learned too little
 
     def again(x: Array, y: Array) -> Outcome:
-        if options.folds == 1:
-            return once(x, y, split)
-        return cross_fitted(lambda fold: once(x, y, fold), len(x), options)
+        return crossed(x, y) or once(x, y, split)
 
-    return replace(first() if options.folds == 1 else again(x, y), again=again)
+    return replace(crossed(x, y) or first(), again=again)
 
 
 def look_by_densities(x: Array, y: Array, split: Split, options: MethodOptions) -> Look | None:

@@ -51,7 +51,7 @@ def estimate(
         method: one of `flatclr.mi.METHODS`; "auto" chooses by held-out rows and says why.
         given: condition on these rows: I(x; y | z) = I(x; [y, z]) - I(x; z), which bounds nothing.
         critic: of the variational methods, one of `flatclr.mi.CRITICS`; None is the method's own.
-        folds: evaluate on every row by cross-fitting instead of on one fifth of them, where networks answer.
+        folds: evaluate on every row by cross-fitting instead of on one fifth of them; of "auto", where networks answer.
         k: neighbours of the nearest-neighbour methods.
         seed: of splits, initial weights and batches.
         settings: how networks are trained; `flatclr.mi.FAST` for a quick look.
@@ -124,10 +124,12 @@ def _conditional(asked: Method, x: Array, y: Array, z: Array, options: MethodOpt
     """I(x; y | z) = I(x; [y, z]) - I(x; z), one method and as many steps for both terms, so that errors may cancel."""
     if budget.seconds is not None:
         budget.seconds /= 2  # the other half is for the other term
-    whole, whole_warnings = _run(asked, x, np.hstack([y, z]), replace(options, budget=budget))
-    same = Budget(steps=budget.steps_done, report=budget.report) if budget.ended else Budget(report=budget.report)
-    part, part_warnings = _run(asked, x, z, replace(options, budget=same), again=whole.again)
-    both, alone = MIEstimate.of(whole, whole_warnings, budget), MIEstimate.of(part, part_warnings)
+    options = replace(options, budget=budget)
+    whole, whole_warnings = _run(asked, x, np.hstack([y, z]), options)
+    both = MIEstimate.of(whole, whole_warnings, budget)
+    budget.start_over()
+    part, part_warnings = _run(asked, x, z, options, again=whole.again)
+    alone = MIEstimate.of(part, part_warnings)
     nats = both.nats - alone.nats
     return replace(
         both,
@@ -160,7 +162,7 @@ def _run(
         drawn = np.random.default_rng(options.seed).choice(len(x), LARGEST_ROWS, replace=False)
         x, y = x[drawn], y[drawn]
     tied, discrete = x_seen.tied or y_seen.tied, x_seen.discrete or y_seen.discrete
-    with threads(1):  # networks are small: more threads take more of the machine and hardly less time
+    with threads(1):  # PyTorch's: networks are small, and the budget counts the calling thread alone
         found = asked(x, y, replace(options, tied=tied, discrete=discrete), again=again)
     return replace(found, second_order=math.inf) if shared else found, tuple(warnings)
 

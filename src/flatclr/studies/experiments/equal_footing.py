@@ -427,7 +427,7 @@ STUDY = Study(
     changed=(
         f"{SMALL_VIEWS_CHANGE}; "
         "every rival is tuned, which the paper did not do; one learning rate for each batch size, chosen on held-out "
-        "images for InfoNCE and FlatNCE and used for all, which may not suit the methods without negatives. Intervals "
+        "images with views of 32 pixels for InfoNCE, used for all, which may not suit the others. Intervals "
         "are of the spread over seeds of all arms together, since two seeds of one arm have too wide an interval."
     ),
     claims=tuple(sentence.claim for sentence in SENTENCES),

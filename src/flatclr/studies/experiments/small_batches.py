@@ -126,8 +126,9 @@ STUDY = Study(
     ),
     changed=(
         f"ResNet-18 instead of 50 and {SMALL_VIEWS_CHANGE}, so that it fits one GPU; "
-        "learning rates by batch from held-out images, the same for all objectives; InfoNCE's temperature chosen by "
-        "held-out kNN of runs of 30 epochs; 100 epochs, since the paper says that models are alike before epoch 50."
+        "learning rates by batch from held-out images with views of 32 pixels, the same for all objectives; InfoNCE's "
+        "temperature chosen by held-out kNN of runs of 30 epochs; 100 epochs, since the paper says that models are "
+        "alike before epoch 50."
     ),
     claims=(
         Claim(
