@@ -117,14 +117,11 @@ def in_turns(steps: dict[str, Callable[[], None]]) -> dict[str, Timed | None]:
             stop.record()
             torch.cuda.synchronize()
             found.append(start.elapsed_time(stop))
-    return {
-        name: Timed(
-            round(statistics.median(times[name]), 2), round(max(times[name]) - min(times[name]), 2), peaks[name]
-        )
-        if name in times
-        else None
-        for name in steps
+    timed = {
+        name: Timed(round(statistics.median(found), 2), round(max(found) - min(found), 2), peaks[name])
+        for name, found in times.items()
     }
+    return {name: timed.get(name) for name in steps}
 
 
 def measure(pairs: int, d: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -135,12 +132,11 @@ def measure(pairs: int, d: int, dtype: torch.dtype) -> dict[str, Any]:
         found |= in_turns({"strips of 1.5 GiB": step_of(flatclr.InfoNCE(0.1, pairing="cross", route="strips"), views)})
     row: dict[str, Any] = {"pairs": pairs, "d": d}
     for name, timed in found.items():
-        row |= {f"{name} ms": "out of memory"} if timed is None else {f"{name} {k}": v for k, v in _named(timed)}
+        if timed is None:
+            row[f"{name} ms"] = "out of memory"
+        else:
+            row |= {f"{name} MiB": timed.mib, f"{name} ms": timed.ms, f"{name} spread": timed.spread}
     return row | errors(d, dtype)
-
-
-def _named(timed: Timed) -> Iterator[tuple[str, float]]:
-    yield from (("MiB", timed.mib), ("ms", timed.ms), ("spread", timed.spread))
 
 
 def errors(d: int, dtype: torch.dtype) -> dict[str, float]:
@@ -187,9 +183,7 @@ def relations(d: int, dtype: torch.dtype, n: int = RELATION_ROWS) -> Iterator[di
     cross = step_of(table["cross"][3], embeddings(n, d, dtype))
     for name, (count, each, scores, objective, said) in table.items():
         views = [z.to(dtype).requires_grad_() for z in torch.randn(count, each, d, device=DEVICE).unbind()]
-        found = in_turns(
-            {"cross": cross, name: step_of(objective, views, **said)} if name != "cross" else {name: cross}
-        )
+        found = in_turns({"cross": cross, name: cross if name == "cross" else step_of(objective, views, **said)})
         timed, beside = found[name], found["cross"]
         if timed is None or beside is None:
             yield {"relation": name, "d": d, "ms": "out of memory"}

@@ -101,11 +101,11 @@ def ten_neighbours(parts: Parts, *, recalibrate: bool | None = None, trained_on:
         validation = replace(validation, recalibrate=recalibrate)
     with validation.ready(network.encoder):
         train, labels = validation.features(network.encoder, validation.source)
+        assert labels is not None
+        if trained_on:
+            return _by_others(train, labels)
         test, truth = validation.features(network.encoder, validation.data.test)  # type: ignore[arg-type]
-    assert labels is not None
     assert truth is not None
-    if trained_on:
-        return _by_others(train, labels)
     named = knn_votes(train, labels, test, k=NEIGHBOURS, temperature=math.inf).argmax(1)
     return (named == truth).float().mean().item()
 
