@@ -22,6 +22,8 @@ NEEDING = {  # packages that need not be installed, and modules that cannot be i
         "src/flatclr/contrast/kernels/whole_triton.py",
         "src/flatclr/data/views/fused.py",
         "src/flatclr/data/views/kernels/*.py",
+        "src/flatclr/models/fused_batch_norm.py",
+        "src/flatclr/models/kernels/*.py",
         "src/flatclr/objectives/device/*.py",
     ],
     "lightning": ["src/flatclr/integrations/lightning.py"],

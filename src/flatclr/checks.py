@@ -240,10 +240,7 @@ def refuse_transforms() -> None:
         )
 
 
-def refuse_double_backward() -> None:
+def refuse_double_backward(of: str = "a contrast", advice: str = "write it in plain PyTorch for those") -> None:
     """Called first in every hand-written backward: what it kept does not carry the graph a second derivative needs."""
     if torch.is_grad_enabled():
-        raise RuntimeError(
-            "second derivatives must not be asked of a contrast, got create_graph=True; "
-            "write it in plain PyTorch for those."
-        )
+        raise RuntimeError(f"second derivatives must not be asked of {of}, got create_graph=True; {advice}.")

@@ -18,11 +18,11 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flatclr.checks import require_count, require_one_of
 from flatclr.extras import needed
+from flatclr.models.batch_norm import normalised
 from flatclr.models.flows import Flow, image_flow, vector_flow
 from flatclr.models.network import Normalisation
 
@@ -166,9 +166,8 @@ class BasicBlock(nn.Module):
         return self.bn2
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        return F.relu(out + self.downsample(x))
+        out = normalised(self.bn1, self.conv1(x))
+        return normalised(self.bn2, self.conv2(out), shortcut=self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -191,16 +190,23 @@ class Bottleneck(nn.Module):
         return self.bn3
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        return F.relu(out + self.downsample(x))
+        out = normalised(self.bn1, self.conv1(x))
+        out = normalised(self.bn2, self.conv2(out))
+        return normalised(self.bn3, self.conv3(out), shortcut=self.downsample(x))
+
+
+class Shortcut(nn.Sequential):
+    """A convolution and its normalisation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv, norm = self
+        return normalised(norm, conv(x), relu=False)
 
 
 def _shortcut(channels: int, features: int, stride: int, norm: str) -> nn.Module:
     if stride == 1 and channels == features:
         return nn.Identity()
-    return nn.Sequential(nn.Conv2d(channels, features, 1, stride, bias=False), norm_layer(norm, features))
+    return Shortcut(nn.Conv2d(channels, features, 1, stride, bias=False), norm_layer(norm, features))
 
 
 class ResNet(Encoder):
@@ -245,7 +251,7 @@ class ResNet(Encoder):
                     nn.init.zeros_(module.last_norm.get_parameter("weight"))
 
     def encode(self, images: Tensor) -> Tensor:
-        x = self.maxpool(F.relu(self.bn1(self.conv1(images))))
+        x = self.maxpool(normalised(self.bn1, self.conv1(images)))
         for stage in (1, 2, 3, 4):
             x = self.get_submodule(f"layer{stage}")(x)
         return torch.flatten(self.avgpool(x), 1)

@@ -1,0 +1,1 @@
+"""What runs on the device for layers of encoders. Needs Triton."""
