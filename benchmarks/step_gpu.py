@@ -13,6 +13,7 @@ import argparse
 import shlex
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 import flatclr
 from benchmarks import record
 from flatclr.data import Dataset, ResidentImages
+from flatclr.models.batch_norm import by_pytorch
 from flatclr.training.build import build
 from flatclr.training.stepping import batches_from, choose_step
 from flatclr.training.throughput import Throughput
@@ -30,13 +32,29 @@ WAYS: dict[str, dict[str, Any]] = {
     "eager": {"graph": False},
     "compiled graph": {"graph": True, "compile": True},
 }
+# PyTorch's own kernels, one after another
+APART = {
+    "graph, normalised by PyTorch": "graph",
+    "eager, normalised by PyTorch": "eager",
+}
 
 
-def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
+def measure(batch: int, way: str, view_size: int, steps: int, views: int = 2) -> dict[str, Any]:
+    with by_pytorch() if way in APART else nullcontext():
+        return _measure(batch, way, view_size, steps, views)
+
+
+def _measure(batch: int, way: str, view_size: int, steps: int, views: int) -> dict[str, Any]:
     images = torch.randint(256, (50_000, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     config = flatclr.TrainConfig(
-        encoder="resnet18", batch_size=batch, precision="bf16", optimizer="sgd", learning_rate=0.03, view_size=view_size
-    ).changed(**WAYS[way])
+        encoder="resnet18",
+        batch_size=batch,
+        precision="bf16",
+        optimizer="sgd",
+        learning_rate=0.03,
+        view_size=view_size,
+        views_per_image=views,
+    ).changed(**WAYS[APART.get(way, way)])
     torch.cuda.reset_peak_memory_stats()
     torch.compiler.reset()  # or a second size would be compiled for any size
     begun = time.perf_counter()
@@ -60,6 +78,7 @@ def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
     peak = torch.cuda.max_memory_allocated() / 2**20
     return {
         "batch": batch,
+        "views": views,
         "pixels of a view": view_size,
         "step": way,
         "ms": f"{middle:.2f} ± {spread:.2f}",
@@ -72,8 +91,9 @@ def measure(batch: int, way: str, view_size: int, steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[32, 64, 128, 256, 512])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["graph", "eager"])
+    parser.add_argument("--ways", nargs="+", choices=[*WAYS, *APART], default=["graph", "eager"])
     parser.add_argument("--view-sizes", type=int, nargs="+", default=[32], help="of images of 32 pixels")
+    parser.add_argument("--views", type=int, default=2, help="of each image (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=100, help="in each of five blocks (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="append here instead of to results/step_gpu.jsonl")
     args = parser.parse_args()
@@ -81,7 +101,7 @@ def main() -> None:
         parser.error("expected a CUDA device, got none; run this where there is one.")
     measure(args.batches[0], "eager", args.view_sizes[0], steps=1)  # starts CUDA, which is not for the first row to pay
     rows = [
-        measure(batch, way, view_size, args.steps)
+        measure(batch, way, view_size, args.steps, args.views)
         for batch in args.batches
         for view_size in args.view_sizes
         for way in args.ways
