@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from flatclr.models import batch_norm
-from flatclr.models.batch_norm import by_pytorch, fuses, normalised
+from flatclr.models.batch_norm import LEAST_EAGER, by_pytorch, for_capture, fuses, normalised
 from flatclr.models.encoders import build_encoder
 from flatclr.models.statistics import frozen_running_statistics
 from tests.support.interpreter import interpreted
@@ -183,7 +184,8 @@ class TestOnTheCpu:
         x = images((8, 3, 16, 16))
         exact = outcome(copy.deepcopy(encoder).double(), x.double())
         assert not calls  # kernels have no float64
-        found = outcome(encoder, x)
+        with for_capture():
+            found = outcome(encoder, x)
         norms = [name for name, module in encoder.named_modules() if isinstance(module, nn.BatchNorm2d)]
         assert len(calls) == len(norms)
         assert calls.count(False) == sum("downsample" in name for name in norms)
@@ -213,8 +215,10 @@ def error(found: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
 
 class TestWhatFuses:
     @pytest.fixture(autouse=True)
-    def _kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _kernels(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(batch_norm, "_kernels_run", lambda device: True)
+        with for_capture():
+            yield
 
     def test_batch_normalisation_of_images_in_training(self) -> None:
         x = images((2, 3, 2, 2))
@@ -259,6 +263,12 @@ class TestWhatFuses:
             assert not fuses(layer(3), images((2, 3, 2, 2)), None)
         assert fuses(layer(3), images((2, 3, 2, 2)), None)
 
+    def test_outside_a_capture_large_layers_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batch_norm, "_way", "by size")
+        assert not fuses(layer(3), images((2, 3, 2, 2)), None)
+        large = torch.empty(LEAST_EAGER // 3 + 1, 3, 1, 1, dtype=torch.bfloat16, device="meta")
+        assert fuses(layer(3), large.to(memory_format=torch.channels_last), None)
+
 
 class TestOnAGpu:
     pytestmark = on_gpu
@@ -282,7 +292,7 @@ class TestOnAGpu:
         other, exact = copy.deepcopy(encoder), copy.deepcopy(encoder).double()
         x = images((64, 3, 16, 16), device="cuda") - 3
         wanted = outcome(exact, x.double())
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.bfloat16), for_capture():
             assert fuses(encoder.bn1, encoder.conv1(x), None)
             found = outcome(encoder, x)
             with by_pytorch():

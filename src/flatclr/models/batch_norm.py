@@ -13,23 +13,37 @@ from flatclr.accelerator import has_triton, triton_runs, with_triton
 
 FUSED = "flatclr.models.fused_batch_norm"
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-_apart = False  # set by `by_pytorch`
+LEAST_EAGER = 2**25  # values of a layer that keep a GPU busy for as long as the launches of its kernels take
+_way = "by size"  # or "by PyTorch", or "fused"
 
 
 @contextmanager
 def by_pytorch() -> Iterator[None]:
-    """Inside, every operation is PyTorch's own: to compare with.
+    """Inside, every operation is PyTorch's own: to compare with, or for second derivatives.
 
     >>> with by_pytorch():
     ...     normalised(nn.BatchNorm2d(1), torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1)).flatten().round()
     tensor([0., 1.], grad_fn=<RoundBackward0>)
     """
-    global _apart
-    before, _apart = _apart, True
+    with _going("by PyTorch"):
+        yield
+
+
+@contextmanager
+def for_capture() -> Iterator[None]:
+    """Inside, layers of any size are fused: replayed from a CUDA graph, launches cost nothing."""
+    with _going("fused"):
+        yield
+
+
+@contextmanager
+def _going(way: str) -> Iterator[None]:
+    global _way
+    before, _way = _way, way
     try:
         yield
     finally:
-        _apart = before
+        _way = before
 
 
 def normalised(norm: nn.Module, x: Tensor, *, shortcut: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -43,7 +57,8 @@ def normalised(norm: nn.Module, x: Tensor, *, shortcut: Tensor | None = None, re
 
     Returns:
         As PyTorch's operations would, up to rounding. On CUDA, batch normalisation in training takes fewer passes over
-        the values where they are stored channels last, of which second derivatives are refused.
+        the values where they are stored channels last and many, or the step is captured. Second derivatives are refused
+        of these.
 
     >>> normalised(nn.Identity(), torch.tensor([-1.0, 2.0]), shortcut=torch.tensor([0.0, 1.0]))
     tensor([0., 3.])
@@ -68,7 +83,7 @@ def fuses(norm: nn.Module, x: Tensor, shortcut: Tensor | None) -> bool:
         and _suits(x)
         and (shortcut is None or (shortcut.shape == x.shape and shortcut.dtype == x.dtype and _suits(shortcut)))
         and x.numel() > x.shape[1]  # PyTorch refuses one value per channel
-        and not _apart
+        and (_way == "fused" or (_way == "by size" and x.numel() >= LEAST_EAGER))
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and _kernels_run(x.device)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flatclr.capture import CaptureError, first_line, first_of, without_waiting
 from flatclr.data.loading import Batch, Loader
+from flatclr.models.batch_norm import for_capture
 from flatclr.training.inputs import ImageViews
 from flatclr.training.memory import is_out_of_memory
 from flatclr.training.networks import FewerLaunches
@@ -130,7 +131,8 @@ class GraphedStep:
         else:
             views = self.inputs.apply(self.loader.resident[0], self.index, self.parameters)
         index = None if self.train_step.samples_of is None else self.index
-        return self.train_step.take(views, len(self.batch), index)
+        with for_capture():
+            return self.train_step.take(views, len(self.batch), index)
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, StepResult]:
         graph = torch.cuda.CUDAGraph()
