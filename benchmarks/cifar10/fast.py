@@ -1,8 +1,8 @@
 """Time to accuracy of one run: when the command was given, when each look at the accuracy was over, what it found.
 
     python -m benchmarks.cifar10.fast --seed 0                                      the recipe cifar10-fast
-    python -m benchmarks.cifar10.fast --held-out --set compile=true --name compile  a choice, on held-out images
-    python -m benchmarks.cifar10.fast --epochs 40 --set compile=false --name short  for the least time to 85 %
+    python -m benchmarks.cifar10.fast --held-out --set head_width=2048 --name wide  a choice, on held-out images
+    python -m benchmarks.cifar10.fast --epochs 40 --name short                      for the least time to 85 %
     python -m benchmarks.cifar10.fast --end-share 0.2 --end-size 24 --end-views 4   larger views at the end
     python -m benchmarks.cifar10.fast --plan tiny --out runs/toy --results runs/toy-results       a toy, for a CPU
 

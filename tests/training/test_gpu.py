@@ -20,10 +20,14 @@ from flatclr.training.build import build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
-from flatclr.training.graph import GraphedSteps
+from flatclr.training.graph import WARMUP_STEPS, GraphedSteps
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
 from tests.support.training_worker import SEVERAL_SIZES, config, network_of
+
+pytest.importorskip("triton")
+
+from flatclr.models import fused_batch_norm
 
 pytestmark = pytest.mark.gpu
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
@@ -94,6 +98,20 @@ def test_the_captured_step_follows_the_eager_one_in_half_precision(tmp_path: Pat
     """Weights are rounded in one launch, where autocast would round them layer by layer."""
     runs = [train(gpu_config(tmp_path / str(graph), 12, precision="bf16", graph=graph)).path for graph in (True, False)]
     torch.testing.assert_close(*map(network_of, runs), rtol=1e-2, atol=1e-3)
+
+
+def test_a_captured_resnet_with_fused_normalisation_follows_the_eager_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    fused = fused_batch_norm.batch_norm
+    monkeypatch.setattr(fused_batch_norm, "batch_norm", lambda *a, **k: (calls.append(1), fused(*a, **k))[1])
+    weights = []
+    for graph in (True, False):
+        settings = {"encoder": "resnet18", "encoder_options": {"width": 8}, "optimizer": "sgd", "learning_rate": 0.01}
+        weights.append(network_of(train(gpu_config(tmp_path / str(graph), 6, graph=graph, **settings)).path))
+        assert len(calls) == 20 * (WARMUP_STEPS + 1)  # of the first alone
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
 
 
 def test_an_encoder_that_waits_for_the_device_is_announced_and_trained_eagerly(tmp_path: Path) -> None:
