@@ -7,6 +7,8 @@ use is there because all have the same arguments.
 import triton
 import triton.language as tl
 
+from flatclr.contrast.kernels.phi_device import softplus
+
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -18,8 +20,8 @@ def kl_gaussian(s, shift, _):
 
 @triton.jit
 def js_gaussian(s, shift, _):
-    v = s + shift
-    return tl.maximum(v, 0.0) + tl.log(1 + tl.exp(-tl.abs(v))) - LN2, tl.sigmoid(v)
+    value, share = softplus(s + shift)
+    return value - LN2, share
 
 
 @triton.jit
