@@ -177,18 +177,22 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         batch.options.shared_loss,
         wanted.highest_cosine,
         wanted.squares,
-        _count_of_negatives(batch) if route == "strips" and _is_known_count(batch, wanted) else None,
+        _known_count(batch, known, wanted) if route == "strips" else None,
     )
     found = work.kernels.run(_SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, shift, work)
     value, other, count = found if by_label is None else map(by_label.back, found)
     return PairSums(value, other if wanted.phi is None and wanted.squares else None, count)
 
 
-def _is_known_count(batch: Batch, wanted: Wanted) -> bool:
-    """Whether the number of every anchor's pairs follows from labels and ids."""
-    return (
-        wanted.phi is None and not wanted.positives and wanted.highest_cosine is None and batch.layout.ranks.size == 1
-    )
+def _known_count(batch: Batch, known: Known | None, wanted: Wanted) -> Tensor | None:
+    """How many pairs every anchor has [A], where labels and ids tell it; None: kernels are to count."""
+    layout = batch.layout
+    if wanted.highest_cosine is not None or layout.ranks.size > 1:
+        return None
+    if wanted.positives:
+        assert known is not None
+        return (len(layout.groups[0].candidates) * known.others_of_label()).repeat(len(layout.groups))
+    return _count_of_negatives(batch) if wanted.phi is None else None
 
 
 def _count_of_negatives(batch: Batch) -> Tensor:
@@ -262,7 +266,8 @@ class _SelectedPairs(torch.autograd.Function):
         groups, own = len(layout.groups), layout.own_samples
         unit, inverse_norms, rows = kernels.stacked(stack, normalize=work.normalize)
         operands = Operands.of(kernels, rows, Embeddings.of(given_queue, queue, normalized=work.normalize), layout)
-        sums = _start(work, unit, scale, shift, with_moment=ctx.needs_input_grad[3])
+        _, _, _, needs_scale, needs_shift, _ = ctx.needs_input_grad
+        sums = _start(work, unit, scale, shift, with_moment=needs_scale, with_slopes=needs_shift)
         for part in work.parts(operands, scale):
             if part.row_anchors is not None:
                 columns = part.column_anchors if part.mirrored else None
@@ -335,7 +340,7 @@ class _SelectedPairs(torch.autograd.Function):
 
 
 def _start(
-    work: _Work, like: Tensor, scale: float | Tensor, shift: Tensor | None, *, with_moment: bool
+    work: _Work, like: Tensor, scale: float | Tensor, shift: Tensor | None, *, with_moment: bool, with_slopes: bool
 ) -> SelectedLogSumExpSums | SelectedPhiSums:
     """Sums of this rank's anchors, with nothing in them yet."""
     anchors, lens = len(work.layout.groups) * work.layout.own_samples, work.own_lens(scale)
@@ -344,4 +349,5 @@ def _start(
             anchors, like, lens, with_moment=with_moment, with_squares=work.squares, with_count=work.count is None
         )
     own_shift = None if shift is None else work.layout.own(shift)
-    return SelectedPhiSums.of(anchors, like, work.phi, own_shift, lens, with_moment=with_moment)
+    counted = with_slopes or work.count is None
+    return SelectedPhiSums.of(anchors, like, work.phi, own_shift, lens, with_moment=with_moment, counted=counted)

@@ -124,23 +124,26 @@ class SelectedPhiSums:
     phi: Phi
     shift: Tensor | None  # [anchors]
     total: Tensor
-    slopes: Tensor
+    slopes: Tensor | None
     moment: Tensor | None
-    count: Tensor
+    count: Tensor | None
     lens: Lens
 
     @classmethod
     def of(
-        cls, anchors: int, like: Tensor, phi: Phi, shift: Tensor | None, lens: Lens, *, with_moment: bool
+        cls, anchors: int, like: Tensor, phi: Phi, shift: Tensor | None, lens: Lens, *, with_moment: bool, counted: bool
     ) -> SelectedPhiSums:
-        total, slopes = like.new_zeros(2, anchors).unbind()
-        count = torch.zeros(anchors, dtype=torch.long, device=like.device)
-        return cls(phi, shift, total, slopes, like.new_zeros(anchors) if with_moment else None, count, lens)
+        """`counted`: whether the sum of slopes, which a gradient of the shift needs, and the count are wanted."""
+        slopes = like.new_zeros(anchors) if counted else None
+        count = torch.zeros(anchors, dtype=torch.long, device=like.device) if counted else None
+        moment = like.new_zeros(anchors) if with_moment else None
+        return cls(phi, shift, like.new_zeros(anchors), slopes, moment, count, lens)
 
     def part(self, anchors: slice) -> SelectedPhiSums:
-        shift, moment = (None if x is None else x[anchors] for x in (self.shift, self.moment))
-        total, slopes, count = self.total[anchors], self.slopes[anchors], self.count[anchors]
-        return SelectedPhiSums(self.phi, shift, total, slopes, moment, count, self.lens.part(anchors))
+        shift, slopes, moment, count = (
+            None if x is None else x[anchors] for x in (self.shift, self.slopes, self.moment, self.count)
+        )
+        return SelectedPhiSums(self.phi, shift, self.total[anchors], slopes, moment, count, self.lens.part(anchors))
 
     def add_tile(self, scores: Tensor, tile: Tile, others: SelectedPhiSums | None) -> None:
         tile.fill_excluded(scores, -torch.inf)
@@ -155,14 +158,17 @@ class SelectedPhiSums:
         shifted = finite if self.shift is None else finite - self.shift.unsqueeze(dim)
         slopes = self.phi.slopes(shifted).masked_fill(unseen, 0.0)
         self.total.add_(self.phi.values(shifted).masked_fill(unseen, 0.0).sum(dim))
-        self.slopes.add_(slopes.sum(dim))
+        if self.slopes is not None:
+            self.slopes.add_(slopes.sum(dim))
         if self.moment is not None:
             self.moment.add_((slopes * finite).sum(dim))
-        self.count.add_(unseen.logical_not().sum(dim))
+        if self.count is not None:
+            self.count.add_(unseen.logical_not().sum(dim))
 
     def results(self) -> list[Tensor]:
-        """[sum of phi, sum of its slopes] and, with a moment, [sum_j s phi']."""
-        return [self.total, self.slopes, *([] if self.moment is None else [self.moment])]
+        """[sum of phi, sum of its slopes or 0] and, with a moment, [sum_j s phi']."""
+        slopes = torch.zeros_like(self.total) if self.slopes is None else self.slopes
+        return [self.total, slopes, *([] if self.moment is None else [self.moment])]
 
 
 @dataclass(frozen=True)

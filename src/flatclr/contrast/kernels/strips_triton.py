@@ -7,7 +7,7 @@ Shape suffixes: R rows, C columns, d features, Q quantities, S slots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -100,13 +100,22 @@ NO_LENS = Lens()
 SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
 WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
 
+
+def tiling_for(by_bytes: dict[int, Tiling], dtype: torch.dtype, lens: Lens, *, shifted: bool) -> Tiling:
+    """Where both anchors of a pair see a score of their own, a large tile is more than four warps have registers for."""
+    tiling = by_bytes[dtype.itemsize]
+    of_its_own = shifted or lens.scale is not None or lens.limit is not None
+    return replace(tiling, warps=8) if of_its_own and dtype.itemsize == 2 else tiling
+
+
 PRODUCT_FEATURES = {2: 128, 4: 64}  # of a gradient that a program makes, by the bytes of a feature
 
 
 def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     others = None if block.symmetric else columns
-    tiling = SUMS_TILING[block.rows_Rd.dtype.itemsize]
+    shifted = getattr(rows, "shift", None) is not None
+    tiling = tiling_for(SUMS_TILING, block.rows_Rd.dtype, _lens(rows), shifted=shifted)
     row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
@@ -147,7 +156,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 WITH_MOMENT=rows.moment is not None,
                 WITH_COLUMNS=others is not None,
                 COUNTED=bool(extras),
-                **_constants(block, rows, _lens(rows), shifted=getattr(rows, "shift", None) is not None),
+                **_constants(block, rows, _lens(rows), shifted=shifted),
                 **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
             )
             _merge(rows.part(strip), row_partial, quantities, block.scale, way, choose)
@@ -204,10 +213,13 @@ class _Weights:
     @classmethod
     def of(cls, block: Block, reduction: AnyReduction, rows: Side | None, columns: Side | None) -> _Weights:
         is_phi = isinstance(reduction, MeanPhi | SelectedPhi)
-        own_scale = any(_lens(side).scale is not None for side in (rows, columns))
-        ways = fused_triton.ways(block, is_phi, own_scale=own_scale)
+        lens, shifted = _lens(columns if rows is None else rows), isinstance(reduction, SelectedPhi)
+        ways = fused_triton.ways(block, is_phi, own_scale=lens.scale is not None)
         values = {way: _values_and_weights(block, rows, columns, way) for way, _ in ways}
-        sides, tiling = _sides(block, rows, columns), WEIGHTS_TILING[block.rows_Rd.dtype.itemsize]
+        sides, tiling = (
+            _sides(block, rows, columns),
+            tiling_for(WEIGHTS_TILING, block.rows_Rd.dtype, lens, shifted=shifted),
+        )
         return cls(block, reduction, rows, columns, ways, sides, values, tiling)
 
     def strips(self) -> list[slice]:
@@ -362,7 +374,7 @@ def _merge(sums: AnySums, partial_QSA: Tensor, quantities: int, scale: float | T
     if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums) and sums.count is not None:
         count, slopes = partial_QSA[quantities:]
         sums.count.add_(count.sum(0).long())
-        if isinstance(sums, SelectedPhiSums):
+        if isinstance(sums, SelectedPhiSums) and sums.slopes is not None:
             sums.slopes.add_(slopes.sum(0))
 
 
