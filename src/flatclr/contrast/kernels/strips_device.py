@@ -37,6 +37,13 @@ def _tile_of(row_tiles, column_tiles, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _listed_tile(listed, entry, row_first, column_tiles, BLOCK_M: tl.constexpr):
+    """(row tile of the strip, column tile) that an entry of the list names."""
+    tile = tl.load(listed[0] + entry)
+    return tile // column_tiles - row_first // BLOCK_M, tile % column_tiles
+
+
+@triton.jit
 def _wide_products(
     rows_ptr,
     columns_ptr,
@@ -220,29 +227,6 @@ def _add_up(
     _store_sums(sums_at, quantity, inside, total, squares, moment, peak, WAY, WITH_SQUARES, WITH_MOMENT)
 
 
-@triton.jit
-def _add_nothing(
-    at,
-    count,
-    sums_at,
-    quantity,
-    counts_at,
-    slopes_at,
-    WAY: tl.constexpr,
-    WITH_SQUARES: tl.constexpr,
-    WITH_MOMENT: tl.constexpr,
-    COUNTED: tl.constexpr,
-):
-    """What `_add_up` stores of a tile in which no pair is meant."""
-    inside = at < count
-    nothing = tl.zeros(at.shape, tl.float32)
-    if COUNTED:
-        tl.store(counts_at, nothing, mask=inside)
-        if WAY == "phi":
-            tl.store(slopes_at, nothing, mask=inside)
-    _store_sums(sums_at, quantity, inside, nothing, nothing, nothing, nothing + LOWEST, WAY, WITH_SQUARES, WITH_MOMENT)
-
-
 @triton.jit(do_not_specialize=["row_first", "row_count", "column_count", "strip_rows", "row_tiles", "column_tiles"])
 def strip_sums_kernel(
     rows_ptr,
@@ -263,6 +247,7 @@ def strip_sums_kernel(
     row_tiles,
     column_tiles,
     samples,
+    listed,
     SCALE_IS_TENSOR: tl.constexpr,
     FIRST_IS_TENSOR: tl.constexpr,
     SECOND_IS_TENSOR: tl.constexpr,
@@ -290,13 +275,21 @@ def strip_sums_kernel(
     """Sums of a tile's rows [quantity, column tile, row of strip] and of its columns [quantity, row tile, column].
 
     COUNTED: the extras are how many pairs were added up and, of a phi, the sum of its slopes.
+    LABELS "together": only tiles that hold a pair of one label are visited, those of the list; the others' sums are
+    there already.
     """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
     if _other_way(scale, WAY, CHOOSE):
         return
-    row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
+    if LABELS == "together":
+        entry = tl.load(listed[1]) + tl.program_id(0)
+        if entry >= tl.load(listed[2]):
+            return
+        row_tile, column_tile = _listed_tile(listed, entry, row_first, column_tiles, BLOCK_M)
+    else:
+        row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
     column0 = column_tile * BLOCK_N
     rows = row0 + tl.arange(0, BLOCK_M)
@@ -305,34 +298,6 @@ def strip_sums_kernel(
     columns = column0 + tl.arange(0, BLOCK_N)
     column_at = tl.cast(row_tile, tl.int64) * column_count + columns
     column_quantity = tl.cast(row_tiles, tl.int64) * column_count
-    if LABELS == "together":  # noqa: SIM102  known when it is compiled: others have no labels to be read
-        if _labels_apart(row_side[1], column_side[1], row0, column0, row_count, column_count, BLOCK_M, BLOCK_N):
-            _add_nothing(
-                rows,
-                row_count,
-                row_sums_ptr + row_at,
-                row_quantity,
-                row_extras_ptr + row_at,
-                row_extras_ptr + row_quantity + row_at,
-                WAY,
-                WITH_SQUARES,
-                WITH_MOMENT,
-                COUNTED,
-            )
-            if WITH_COLUMNS:
-                _add_nothing(
-                    columns,
-                    column_count,
-                    column_sums_ptr + column_at,
-                    column_quantity,
-                    column_extras_ptr + column_at,
-                    column_extras_ptr + column_quantity + column_at,
-                    WAY,
-                    WITH_SQUARES,
-                    WITH_MOMENT,
-                    COUNTED,
-                )
-            return
     scores = _strip_scores(
         rows_ptr,
         columns_ptr,
@@ -456,6 +421,7 @@ def strip_weights_kernel(
     column_tiles,
     out_stride,
     samples,
+    listed,
     SCALE_IS_TENSOR: tl.constexpr,
     FIRST_IS_TENSOR: tl.constexpr,
     SECOND_IS_TENSOR: tl.constexpr,
@@ -480,23 +446,29 @@ def strip_weights_kernel(
 ):
     """w_i D_ij + w_j D_ji of every pair of the strip times its factors, in the type of the embeddings.
 
-    LABELS "in order": tiles without a pair of one label are not written; `banded_product_kernel` does not read them.
+    LABELS "in order": only tiles that hold a pair of one label are written, those of the list; `banded_product_kernel`
+    does not read the others.
     """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
     if _other_way(scale, WAY, CHOOSE):
         return
-    row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
+    if LABELS == "in order":
+        entry = tl.load(listed[1]) + tl.program_id(0)
+        if entry >= tl.load(listed[2]):
+            return
+        row_tile, column_tile = _listed_tile(listed, entry, row_first, column_tiles, BLOCK_M)
+    else:
+        row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
     column0 = column_tile * BLOCK_N
     # the strip is padded to whole tiles, so nothing is masked; places in a tile fit 32 bits, which spares registers
     corner = out_ptr + tl.cast(row_tile * BLOCK_M, tl.int64) * out_stride + column0
     places = tl.arange(0, BLOCK_M)[:, None] * out_stride + tl.arange(0, BLOCK_N)[None, :]
-    if LABELS == "together" or LABELS == "in order":  # noqa: SIM102  known when it is compiled: others have no labels
+    if LABELS == "together":  # noqa: SIM102  known when it is compiled: others have no labels
         if _labels_apart(row_side[1], column_side[1], row0, column0, row_count, column_count, BLOCK_M, BLOCK_N):
-            if LABELS == "together":
-                tl.store(corner + places, tl.zeros([BLOCK_M, BLOCK_N], out_ptr.dtype.element_ty))
+            tl.store(corner + places, tl.zeros([BLOCK_M, BLOCK_N], out_ptr.dtype.element_ty))
             return
     scores = _strip_scores(
         rows_ptr,

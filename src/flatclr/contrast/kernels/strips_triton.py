@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flatclr.contrast.kernels import fused_triton
+from flatclr.contrast.kernels.fused_device import LOWEST
 from flatclr.contrast.kernels.fused_triton import (
     FLOAT32_PRODUCTS,
     finish,
@@ -99,13 +100,14 @@ class Tiling:
 NO_LENS = Lens()
 SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
 WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
+MOST_SHIFTED = 64  # columns of a tile
+PEAK = 3  # of the quantities of an online sum
 
 
-def tiling_for(by_bytes: dict[int, Tiling], dtype: torch.dtype, lens: Lens, *, shifted: bool) -> Tiling:
-    """Where both anchors of a pair see a score of their own, a large tile is more than four warps have registers for."""
+def tiling_for(by_bytes: dict[int, Tiling], dtype: torch.dtype, *, shifted: bool) -> Tiling:
+    """Where the anchors of a pair shift its score, each by its own, registers do not hold a large tile twice."""
     tiling = by_bytes[dtype.itemsize]
-    of_its_own = shifted or lens.scale is not None or lens.limit is not None
-    return replace(tiling, warps=8) if of_its_own and dtype.itemsize == 2 else tiling
+    return replace(tiling, columns=min(tiling.columns, MOST_SHIFTED)) if shifted else tiling
 
 
 PRODUCT_FEATURES = {2: 128, 4: 64}  # of a gradient that a program makes, by the bytes of a feature
@@ -115,10 +117,11 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     others = None if block.symmetric else columns
     shifted = getattr(rows, "shift", None) is not None
-    tiling = tiling_for(SUMS_TILING, block.rows_Rd.dtype, _lens(rows), shifted=shifted)
+    tiling = tiling_for(SUMS_TILING, block.rows_Rd.dtype, shifted=shifted)
     row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
+    meeting = _Meeting.of(sides, tiling) if block.codes is not None and block.codes.positives else None
     extras = 2 if _counts(rows) else 0
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
@@ -133,6 +136,9 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
             if choose and extras:  # the launch whose turn it is not writes none
                 row_partial[quantities:].zero_()
                 column_partial[quantities:].zero_()
+            if meeting is not None:
+                _fill_with_nothing(row_partial, way)
+                _fill_with_nothing(column_partial, way)
             strip_sums_kernel[(row_tiles * column_tiles,)](
                 block.rows_Rd,
                 block.columns_Cd,
@@ -150,6 +156,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 row_tiles,
                 column_tiles,
                 _samples(block),
+                (row_partial,) if meeting is None else meeting.of_strip(strip),
                 WAY=way,
                 CHOOSE=choose,
                 WITH_SQUARES=fused_triton.with_squares(rows),
@@ -192,7 +199,7 @@ def block_gradients(
         block.scale * unit,
         need_rows=need_rows,
         need_columns=need_columns,
-        products=_Banded.of(block, weigh) if _in_order(block) else None,
+        products=None if weigh.meeting is None else _Banded.of(block, weigh.meeting),
     )
 
 
@@ -208,19 +215,19 @@ class _Weights:
     sides: tuple[tuple[Tensor, ...], ...]
     values: dict[str, tuple[Tensor, ...]]  # (value, weight) of the rows' anchors and of the columns', by way
     tiling: Tiling
+    meeting: _Meeting | None  # the only tiles that are wanted; None: all are
     weights_RC: Tensor | None = None
 
     @classmethod
     def of(cls, block: Block, reduction: AnyReduction, rows: Side | None, columns: Side | None) -> _Weights:
         is_phi = isinstance(reduction, MeanPhi | SelectedPhi)
-        lens, shifted = _lens(columns if rows is None else rows), isinstance(reduction, SelectedPhi)
-        ways = fused_triton.ways(block, is_phi, own_scale=lens.scale is not None)
+        own_scale = any(_lens(side).scale is not None for side in (rows, columns))
+        ways = fused_triton.ways(block, is_phi, own_scale=own_scale)
         values = {way: _values_and_weights(block, rows, columns, way) for way, _ in ways}
-        sides, tiling = (
-            _sides(block, rows, columns),
-            tiling_for(WEIGHTS_TILING, block.rows_Rd.dtype, lens, shifted=shifted),
-        )
-        return cls(block, reduction, rows, columns, ways, sides, values, tiling)
+        sides = _sides(block, rows, columns)
+        tiling = tiling_for(WEIGHTS_TILING, block.rows_Rd.dtype, shifted=isinstance(reduction, SelectedPhi))
+        meeting = _Meeting.of(sides, tiling) if _in_order(block) else None
+        return cls(block, reduction, rows, columns, ways, sides, values, tiling, meeting)
 
     def strips(self) -> list[slice]:
         rows, dtype = self.block.rows_Rd.shape[0], self.block.rows_Rd.dtype
@@ -242,7 +249,7 @@ class _Weights:
             self.weights_RC = block.rows_Rd.new_empty(row_tiles * tiling.rows, self._stride)
         lens = _lens(self.columns if self.rows is None else self.rows)
         constants = _constants(block, self.reduction, lens, shifted=isinstance(self.reduction, SelectedPhi))
-        if _in_order(block):
+        if self.meeting is not None:
             constants["LABELS"] = "in order"
         for way, choose in self.ways:
             strip_weights_kernel[(row_tiles * self._column_tiles,)](
@@ -260,6 +267,7 @@ class _Weights:
                 self._column_tiles,
                 self._stride,
                 _samples(block),
+                (self.weights_RC,) if self.meeting is None else self.meeting.of_strip(strip),
                 WAY=way,
                 CHOOSE=choose,
                 ROW_ANCHORS=self.rows is not None,
@@ -268,6 +276,44 @@ class _Weights:
                 **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
             )
         return self.weights_RC[:height, :column_count]
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """Tiles that may hold a pair of one label, as far as the ranges of their labels tell: few, where they are sorted.
+
+    Shapes do not depend on the labels, so nothing waits for the device.
+    """
+
+    tiling: Tiling
+    meet_TU: Tensor  # whether it is one, by row tile and column tile
+    listed: Tensor  # [T U]: their numbers, row tile by row tile; what is behind them is never read
+    until: Tensor  # [T + 1]: how many of them are in the first 0, 1, ... T row tiles
+
+    @classmethod
+    def of(cls, sides: tuple[tuple[Tensor, ...], ...], tiling: Tiling) -> _Meeting:
+        (_, row_labels, *_), (_, column_labels, *_) = sides
+        row_low, row_high = _ranges(row_labels, tiling.rows)
+        column_low, column_high = _ranges(column_labels, tiling.columns)
+        meet_TU = (row_high.unsqueeze(1) >= column_low) & (column_high >= row_low.unsqueeze(1))
+        numbers = torch.arange(meet_TU.numel(), dtype=torch.int32, device=meet_TU.device)
+        meets = meet_TU.flatten()
+        place = torch.where(meets, meets.cumsum(0) - 1, meets.sum() + meets.logical_not().cumsum(0) - 1)
+        per_row_tile = meet_TU.sum(1, dtype=torch.int32)
+        until = torch.cat([per_row_tile.new_zeros(1), per_row_tile.cumsum(0, dtype=torch.int32)])
+        return cls(tiling, meet_TU, torch.empty_like(numbers).scatter_(0, place, numbers), until)
+
+    def of_strip(self, strip: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """(the list, where those of a strip of rows begin in it, where they end)"""
+        first, stop = strip.start // self.tiling.rows, -(-strip.stop // self.tiling.rows)
+        return self.listed, self.until[first:], self.until[stop:]
+
+
+def _fill_with_nothing(partial_QSA: Tensor, way: str) -> None:
+    """What a tile without pairs would leave."""
+    partial_QSA.zero_()
+    if way == "online":
+        partial_QSA[PEAK].fill_(LOWEST.value)
 
 
 @dataclass(frozen=True)
@@ -285,14 +331,11 @@ class _Banded:
     until: Tensor  # [T + 1, U]: of each column tile, how many have one among the first 0, 1, ... T row tiles
 
     @classmethod
-    def of(cls, block: Block, weigh: _Weights) -> _Banded:
-        (_, row_labels, *_), (_, column_labels, *_) = weigh.sides
-        row_low, row_high = _ranges(row_labels, weigh.tiling.rows)
-        column_low, column_high = _ranges(column_labels, weigh.tiling.columns)
-        meet_TU = (row_high.unsqueeze(1) >= column_low) & (column_high >= row_low.unsqueeze(1))
-        until = torch.cat([meet_TU.new_zeros(1, len(column_low)), meet_TU]).cumsum(0, dtype=torch.int32)
+    def of(cls, block: Block, meeting: _Meeting) -> _Banded:
+        meet_TU = meeting.meet_TU
+        until = torch.cat([meet_TU.new_zeros(1, meet_TU.shape[1]), meet_TU]).cumsum(0, dtype=torch.int32)
         per_row_tile = meet_TU.sum(1, dtype=torch.int32)
-        return cls(block, weigh.tiling, _first_of(meet_TU), _first_of(meet_TU.T), per_row_tile, until)
+        return cls(block, meeting.tiling, _first_of(meet_TU), _first_of(meet_TU.T), per_row_tile, until)
 
     def to_rows(self, strip: slice, weights: Tensor) -> Tensor:
         nothing = torch.zeros_like(self.per_row_tile)

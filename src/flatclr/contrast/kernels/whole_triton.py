@@ -350,6 +350,7 @@ class StripsPlan(Plan):
             self.column_slots,
             self.row_slots,
             (self.samples, 0, self.samples),
+            (row_partial,),  # in place of a list of tiles: all are visited
         )
         self.finished(
             row_partial,
@@ -388,6 +389,7 @@ class StripsPlan(Plan):
             self.column_tiles,
             self.stride,
             (self.samples, 0, self.samples),
+            (row_weights,),  # in place of a list of tiles: all are visited
         )
         if self.height != self.rows or self.stride != self.rows:
             weights_RC = weights_RC[: self.rows, : self.rows]
