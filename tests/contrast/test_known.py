@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatclr.contrast import known
-from flatclr.contrast.known import sum_of_pieces
+from flatclr.contrast.known import Pieces
 
 CLASSES = st.lists(st.integers(0, 6), min_size=1, max_size=40)
 
@@ -19,7 +19,7 @@ def test_pieces_of_a_class_add_up_to_the_class(classes: list[int], piece: int, s
     class_N = known.numbered(torch.tensor(classes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(known, "PIECE", piece)
-        found = sum_of_pieces(rows, class_N)
+        found = Pieces.of(class_N).summed(rows)
     for row, kind in enumerate(classes):
         wanted = sum(rows[other] for other, its in enumerate(classes) if its == kind)
         torch.testing.assert_close(found[row], wanted)
@@ -31,10 +31,11 @@ def test_pieces_of_a_class_add_up_to_the_class(classes: list[int], piece: int, s
 def test_sums_on_a_gpu_repeat_bit_by_bit_and_have_the_gradient_of_a_sum(classes: int) -> None:
     rows = torch.randn(5000, 7, device="cuda", dtype=torch.float64).requires_grad_()
     class_N = torch.arange(5000, device="cuda") % classes
-    found = known._sum_of_class(rows, class_N)
+    pieces = Pieces.of(class_N)
+    found = known._sum_of_class(rows, pieces)
     wanted = torch.zeros(classes, 7, dtype=torch.float64).index_add(0, class_N.cpu(), rows.detach().cpu())
     torch.testing.assert_close(found.detach().cpu(), wanted[class_N.cpu()])
-    assert torch.equal(found, known._sum_of_class(rows, class_N))
+    assert torch.equal(found, known._sum_of_class(rows, Pieces.of(class_N)))
     upstream = torch.randn_like(found)
     (gradient,) = torch.autograd.grad(found, rows, upstream)
-    torch.testing.assert_close(gradient, known._sum_of_class(upstream, class_N))
+    torch.testing.assert_close(gradient, known._sum_of_class(upstream, pieces))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +77,14 @@ class Known:
         assert self.ids is not None
         return numbered(self._of_label * len(self.ids) + numbered(self.ids))
 
+    @Cached
+    def _pieces_of_label(self) -> Pieces:
+        return Pieces.of(self._of_label)
+
+    @Cached
+    def _pieces_of_label_and_id(self) -> Pieces:
+        return Pieces.of(self._of_label_and_id)
+
     def others_of_label(self) -> Tensor:
         """How many other samples [N] have the label of each, those of its id left out."""
         assert self.labels is not None
@@ -93,8 +101,8 @@ class Known:
 
     def summed_over_label(self, of_samples_N: Tensor) -> Tensor:
         """For every sample, the sum [N, ...] over the others of its label, those of its id left out."""
-        not_meant_N = of_samples_N if self.ids is None else _sum_of_class(of_samples_N, self._of_label_and_id)
-        return _sum_of_class(of_samples_N, self._of_label) - not_meant_N
+        not_meant_N = of_samples_N if self.ids is None else _sum_of_class(of_samples_N, self._pieces_of_label_and_id)
+        return _sum_of_class(of_samples_N, self._pieces_of_label) - not_meant_N
 
 
 def without_nothing(given: Given) -> Given:
@@ -221,11 +229,43 @@ def _shared_either(labels: Tensor | None, ids: Tensor | None, their_labels: Any,
     return either - shared(of_both[: len(labels)], of_both[len(labels) :])
 
 
-def _sum_of_class(of_samples_N: Tensor, class_N: Tensor) -> Tensor:
+class Pieces(NamedTuple):
+    """How samples are added up class by class: pieces of a class first, then the pieces.
+
+    One thread adds up a segment. Were a large class one segment, the others would wait for it: ten classes of 6,554
+    samples took 5 ms. Shapes do not depend on the classes, so nothing waits for the device: there are as many pieces
+    as samples, the last ones empty.
+    """
+
+    class_N: Tensor
+    order_N: Tensor  # samples class by class
+    in_piece_N: Tensor  # how many of them a piece takes
+    in_class_N: Tensor  # how many pieces a class has
+
+    @classmethod
+    def of(cls, class_N: Tensor) -> Pieces:
+        ordered_N, order_N = class_N.sort(stable=True)
+        place_N = torch.arange(len(class_N), device=class_N.device)
+        begins_N = place_N % PIECE == 0
+        begins_N[1:] |= ordered_N[1:] != ordered_N[:-1]
+        in_piece_N = _how_many(begins_N.cumsum(0) - 1, place_N)
+        first_N = in_piece_N.cumsum(0) - in_piece_N
+        # empty pieces stand behind all classes
+        of_piece_N = torch.where(in_piece_N > 0, ordered_N[first_N.clamp_max(len(class_N) - 1)], len(class_N))
+        return cls(class_N, order_N, in_piece_N, _how_many(of_piece_N, place_N))
+
+    def summed(self, of_samples_N: Tensor) -> Tensor:
+        """The sum over the class of every sample."""
+        pieces_N = torch.segment_reduce(of_samples_N[self.order_N], "sum", lengths=self.in_piece_N, unsafe=True)
+        return torch.segment_reduce(pieces_N, "sum", lengths=self.in_class_N, unsafe=True)[self.class_N]
+
+
+def _sum_of_class(of_samples_N: Tensor, pieces: Pieces) -> Tensor:
     """The sum over the class of every sample; not index_add, whose order on a GPU is by chance."""
     if of_samples_N.is_cuda and of_samples_N.is_floating_point() and not torch.compiler.is_compiling():
-        found: Tensor = _SumOfClass.apply(of_samples_N, class_N)
+        found: Tensor = _SumOfClass.apply(of_samples_N, pieces)
         return found
+    class_N = pieces.class_N
     return torch.zeros_like(of_samples_N).index_put((class_N,), of_samples_N, accumulate=True)[class_N]
 
 
@@ -233,34 +273,13 @@ class _SumOfClass(torch.autograd.Function):
     """The same, class by class in the order of the samples: where there are many features, much faster on a GPU."""
 
     @staticmethod
-    def forward(ctx: Any, of_samples_N: Tensor, class_N: Tensor) -> Tensor:
-        ctx.save_for_backward(class_N)
-        return sum_of_pieces(of_samples_N, class_N)
+    def forward(ctx: Any, of_samples_N: Tensor, pieces: Pieces) -> Tensor:
+        ctx.pieces = pieces
+        return pieces.summed(of_samples_N)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return _SumOfClass.apply(upstream, *ctx.saved_tensors), None
-
-
-def sum_of_pieces(of_samples_N: Tensor, class_N: Tensor) -> Tensor:
-    """The sum over the class of every sample, of pieces of a class and then of the pieces.
-
-    One thread adds up a segment. Were a large class one segment, the others would wait for it: ten classes of 6,554
-    samples took 5 ms. Shapes do not depend on the classes, so nothing waits for the device: there are as many pieces
-    as samples, the last ones empty.
-    """
-    ordered_N, order_N = class_N.sort(stable=True)
-    place_N = torch.arange(len(class_N), device=class_N.device)
-    begins_N = place_N % PIECE == 0
-    begins_N[1:] |= ordered_N[1:] != ordered_N[:-1]
-    piece_N = begins_N.cumsum(0) - 1
-    in_piece_N = _how_many(piece_N, place_N)
-    pieces_N = torch.segment_reduce(of_samples_N[order_N], "sum", lengths=in_piece_N, unsafe=True)
-    first_N = in_piece_N.cumsum(0) - in_piece_N
-    # empty pieces stand behind all classes
-    class_of_piece_N = torch.where(in_piece_N > 0, ordered_N[first_N.clamp_max(len(class_N) - 1)], len(class_N))
-    of_class_N = _how_many(class_of_piece_N, place_N)
-    return torch.segment_reduce(pieces_N, "sum", lengths=of_class_N, unsafe=True)[class_N]
+        return _SumOfClass.apply(upstream, ctx.pieces), None
 
 
 def _how_many(ordered_N: Tensor, wanted_M: Tensor) -> Tensor:

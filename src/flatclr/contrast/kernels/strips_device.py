@@ -558,6 +558,7 @@ def banded_product_kernel(
     ADD: tl.constexpr,
     FEATURES: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    EDGE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -566,6 +567,7 @@ def banded_product_kernel(
 
     Tile t of the output takes entries first[t] to stop[t] of its list of tiles on the other side. The strip is the
     tiles from `out_first` of the output or, TRANSPOSED, from `inner_first` of the other side. ADD: to what is there.
+    A tile of EDGE is taken BLOCK_K at a time, so that the next ones are on their way.
     """
     tile = tl.program_id(0)
     here = tile + out_first
@@ -579,12 +581,13 @@ def banded_product_kernel(
     along_k = tl.arange(0, BLOCK_K)
     tiles = tiles_ptr + tl.cast(here, tl.int64) * list_stride
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for entry in range(first, stop):
-        other = tl.load(tiles + entry)
-        at = other * BLOCK_K + along_k
+    for step in range(first * (EDGE // BLOCK_K), stop * (EDGE // BLOCK_K)):
+        other = tl.load(tiles + step // (EDGE // BLOCK_K))
+        within = step % (EDGE // BLOCK_K) * BLOCK_K
+        at = other * EDGE + within + along_k
         real = (at < inner)[:, None] & (places < FEATURES)[None, :]
         values = tl.load(operand_ptr + at.to(tl.int64)[:, None] * FEATURES + places[None, :], mask=real, other=0.0)
-        k0 = tl.cast((other - inner_first) * BLOCK_K, tl.int64)
+        k0 = tl.cast((other - inner_first) * EDGE + within, tl.int64)
         m0 = tl.cast(tile * BLOCK_M, tl.int64)
         if TRANSPOSED:
             corner = weights_ptr + k0 * weight_stride + m0

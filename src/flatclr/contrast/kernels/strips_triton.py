@@ -100,16 +100,13 @@ class Tiling:
 NO_LENS = Lens()
 SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
 WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
-MOST_SHIFTED = 64  # columns of a tile
 PEAK = 3  # of the quantities of an online sum
 
 
-def tiling_for(by_bytes: dict[int, Tiling], dtype: torch.dtype, *, shifted: bool) -> Tiling:
-    """Where the anchors of a pair shift its score, each by its own, registers do not hold a large tile twice."""
-    tiling = by_bytes[dtype.itemsize]
-    return replace(tiling, columns=min(tiling.columns, MOST_SHIFTED)) if shifted else tiling
-
-
+# where the anchors of a pair shift its score, each by its own, registers do not hold a large tile twice
+SHIFTED_COLUMNS = 64  # of a tile of sums
+SHIFTED_WARPS = 8  # of a tile of weights
+PRODUCT_ROWS = 64  # of an operand that a program takes at a time
 PRODUCT_FEATURES = {2: 128, 4: 64}  # of a gradient that a program makes, by the bytes of a feature
 
 
@@ -117,7 +114,9 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     others = None if block.symmetric else columns
     shifted = getattr(rows, "shift", None) is not None
-    tiling = tiling_for(SUMS_TILING, block.rows_Rd.dtype, shifted=shifted)
+    tiling = SUMS_TILING[block.rows_Rd.dtype.itemsize]
+    if shifted:
+        tiling = replace(tiling, columns=min(tiling.columns, SHIFTED_COLUMNS))
     row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
@@ -225,7 +224,9 @@ class _Weights:
         ways = fused_triton.ways(block, is_phi, own_scale=own_scale)
         values = {way: _values_and_weights(block, rows, columns, way) for way, _ in ways}
         sides = _sides(block, rows, columns)
-        tiling = tiling_for(WEIGHTS_TILING, block.rows_Rd.dtype, shifted=isinstance(reduction, SelectedPhi))
+        tiling = WEIGHTS_TILING[block.rows_Rd.dtype.itemsize]
+        if isinstance(reduction, SelectedPhi):
+            tiling = replace(tiling, warps=SHIFTED_WARPS)
         meeting = _Meeting.of(sides, tiling) if _in_order(block) else None
         return cls(block, reduction, rows, columns, ways, sides, values, tiling, meeting)
 
@@ -384,11 +385,12 @@ class _Banded:
             ADD=add,
             FEATURES=padded,
             BLOCK_M=edges[0],
-            BLOCK_K=edges[1],
+            EDGE=edges[1],
+            BLOCK_K=min(PRODUCT_ROWS, edges[1]),
             BLOCK_N=at_once,
             PRECISION=precision_of(weights.dtype),
             num_warps=8,
-            num_stages=3 if weights.dtype.itemsize == 2 else 2,
+            num_stages=5 if weights.dtype.itemsize == 2 else 2,  # of which two find out where the next tile is
             enable_fp_fusion=True,
         )
 
