@@ -42,17 +42,13 @@ class Codes:
 
 @dataclass(frozen=True)
 class Known:
-    """Labels and ids of all ranks' samples [N] and of the queue [M]; None where nothing was said."""
+    """Labels and ids of all ranks' samples [N] and of the queue [M], numbered; None where nothing was said."""
 
     labels: Tensor | None = None
     ids: Tensor | None = None
     queue_labels: Tensor | None = None
     queue_ids: Tensor | None = None
     in_order: bool = False  # samples are sorted by label
-
-    @property
-    def given(self) -> tuple[Tensor | None, ...]:
-        return self.labels, self.ids, self.queue_labels, self.queue_ids
 
     def codes(self, layout: Layout, row_views: Views, column_views: Views, *, positives: bool) -> Codes:
         """Of this rank's rows of some views against everyone's of others."""
@@ -67,9 +63,9 @@ class Known:
 
     @Cached
     def _of_label(self) -> Tensor:
-        """A number per sample, the same for those of one label."""
+        """A number per sample, below how many there are, the same for those of one label."""
         assert self.labels is not None
-        return numbered(self.labels)
+        return self.labels.long() if self.queue_labels is None else numbered(self.labels)
 
     @Cached
     def _of_label_and_id(self) -> Tensor:
@@ -122,10 +118,18 @@ def known_of(given: Given, like: Tensor, queued: int, ranks: distributed.Ranks) 
         problem = str(error)
     if not (like.is_cuda and torch.cuda.is_current_stream_capturing()):  # checked when the step ran eagerly
         distributed.fail_together(problem, like.device, ranks)
-    labels, ids = (_gathered(codes.get(name), ranks) for name in ("labels", "ids"))
-    if labels is None and ids is None:
-        return None
-    return Known(labels, ids, codes.get("negative_labels"), codes.get("negative_ids"))
+    (labels, queue_labels), (ids, queue_ids) = (
+        _small(_gathered(codes.get(name), ranks), codes.get(f"negative_{name}")) for name in ("labels", "ids")
+    )
+    return None if labels is None and ids is None else Known(labels, ids, queue_labels, queue_ids)
+
+
+def _small(mine: Tensor | None, theirs: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Codes of samples and of a queue in 32 bits, by which they are the same or not and in the order they were in."""
+    if mine is None:
+        return None, None
+    numbers = numbered(mine if theirs is None else torch.cat([mine.long(), theirs.long()])).int()
+    return numbers[: len(mine)], None if theirs is None else numbers[len(mine) :]
 
 
 def _checked(given: Given, like: Tensor, queued: int) -> dict[str, Tensor | None]:

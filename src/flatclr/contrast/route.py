@@ -113,8 +113,8 @@ class _LateEss:
         if self.found is None:
             if self._versions() != self.versions:
                 raise RuntimeError(
-                    "the ESS must be read before embeddings, queue, temperature, labels, ids or hard negatives are "
-                    "changed, got it after; read it earlier, or pass with_ess=True."
+                    "the ESS must be read before embeddings, queue, temperature or hard negatives are changed, got it "
+                    "after; read it earlier, or pass with_ess=True."
                 )
             with no_autocast(self.batch.views[0]):
                 self.found = self.again()
@@ -123,8 +123,7 @@ class _LateEss:
     def _versions(self) -> list[int]:
         if torch.compiler.is_compiling():
             return []
-        known = () if self.batch.known is None else self.batch.known.given
-        tensors = (*self.batch.views, self.batch.given_queue, self.batch.hard_nHd, self.scale, *known)
+        tensors = (*self.batch.views, self.batch.given_queue, self.batch.hard_nHd, self.scale)
         return [x._version for x in tensors if isinstance(x, Tensor) and not x.is_inference()]
 
 

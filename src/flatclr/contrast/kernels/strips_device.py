@@ -567,7 +567,8 @@ def banded_product_kernel(
 
     Tile t of the output takes entries first[t] to stop[t] of its list of tiles on the other side. The strip is the
     tiles from `out_first` of the output or, TRANSPOSED, from `inner_first` of the other side. ADD: to what is there.
-    A tile of EDGE is taken BLOCK_K at a time, so that the next ones are on their way.
+    A tile of EDGE is taken BLOCK_K at a time, so that the next ones are on their way. The list of an output tile may be
+    shared out to programs along the third axis, which leave a sum each: out [programs, rows, d].
     """
     tile = tl.program_id(0)
     here = tile + out_first
@@ -576,6 +577,9 @@ def banded_product_kernel(
     if ADD:  # noqa: SIM102  known when it is compiled
         if first == stop:
             return
+    share = tl.cdiv(stop - first, tl.num_programs(2))
+    first += tl.program_id(2) * share
+    stop = tl.minimum(first + share, stop)
     places = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     along_m = tl.arange(0, BLOCK_M)
     along_k = tl.arange(0, BLOCK_K)
@@ -600,7 +604,7 @@ def banded_product_kernel(
     if not TRANSPOSED:
         at = tile * BLOCK_M + along_m
     real = (at < rows)[:, None] & (places < features)[None, :]
-    where = out_ptr + at.to(tl.int64)[:, None] * features + places[None, :]
+    where = out_ptr + (tl.program_id(2).to(tl.int64) * rows + at)[:, None] * features + places[None, :]
     if ADD:
         total += tl.load(where, mask=real, other=0.0)
     tl.store(where, total, mask=real)

@@ -340,11 +340,15 @@ class _Banded:
 
     def to_rows(self, strip: slice, weights: Tensor) -> Tensor:
         nothing = torch.zeros_like(self.per_row_tile)
-        out = weights.new_empty(weights.shape[0], self.block.rows_Rd.shape[1], dtype=torch.float32)
+        rows, d = weights.shape[0], self.block.rows_Rd.shape[1]
         edges, inner = (self.tiling.rows, self.tiling.columns), self.block.columns_Cd
+        # a strip has few row tiles, each of which may have many tiles to add up
+        programs = -(-rows // edges[0]) * -(-d // self._features_at_once(weights, d))
+        shares = max(1, fused_triton.programs_at_once(weights.device) // programs)
+        out = weights.new_empty(shares, rows, d, dtype=torch.float32)
         places = self.of_row_tiles, nothing, self.per_row_tile
         self._multiply(weights, inner, out, places, (strip.start // edges[0], 0), edges, transposed=False, add=False)
-        return out
+        return out[0] if shares == 1 else out.sum(0)
 
     def to_columns(self, strip: slice, weights: Tensor, total: Tensor | None) -> Tensor:
         add, (columns, d) = total is not None, self.block.columns_Cd.shape
@@ -352,14 +356,18 @@ class _Banded:
         first, stop = strip.start // self.tiling.rows, -(-strip.stop // self.tiling.rows)
         edges, inner = (self.tiling.columns, self.tiling.rows), self.block.rows_Rd
         places = self.of_column_tiles, self.until[first], self.until[stop]
-        self._multiply(weights, inner, out, places, (0, first), edges, transposed=True, add=add)
+        self._multiply(weights, inner, out.unsqueeze(0), places, (0, first), edges, transposed=True, add=add)
         return out
+
+    @staticmethod
+    def _features_at_once(weights: Tensor, d: int) -> int:
+        return min(PRODUCT_FEATURES[weights.dtype.itemsize], fused_triton.padded_features(d))
 
     def _multiply(
         self,
         weights: Tensor,
         operand_Kd: Tensor,
-        out: Tensor,
+        out_Prd: Tensor,
         places: tuple[Tensor, Tensor, Tensor],
         firsts: tuple[int, int],
         edges: tuple[int, int],
@@ -368,12 +376,12 @@ class _Banded:
         add: bool,
     ) -> None:
         """`places`: lists of tiles, from which entry, to which; `firsts`: tiles of the output and of the operand."""
-        (rows, d), padded = out.shape, fused_triton.padded_features(out.shape[1])
-        at_once = min(PRODUCT_FEATURES[weights.dtype.itemsize], padded)
-        banded_product_kernel[(-(-rows // edges[0]), -(-d // at_once))](
+        shares, rows, d = out_Prd.shape
+        at_once = self._features_at_once(weights, d)
+        banded_product_kernel[(-(-rows // edges[0]), -(-d // at_once), shares)](
             weights,
             operand_Kd,
-            out,
+            out_Prd,
             *places,
             *firsts,
             rows,
@@ -383,7 +391,7 @@ class _Banded:
             places[0].shape[1],
             TRANSPOSED=transposed,
             ADD=add,
-            FEATURES=padded,
+            FEATURES=fused_triton.padded_features(d),
             BLOCK_M=edges[0],
             EDGE=edges[1],
             BLOCK_K=min(PRODUCT_ROWS, edges[1]),
@@ -437,10 +445,10 @@ def _lens(of: object) -> Lens:
 
 def _sides(block: Block, rows: AnySums | Side | None, columns: AnySums | Side | None) -> tuple[tuple[Tensor, ...], ...]:
     """(factors, labels, ids, own scales, limits, shifts) of rows and of columns; of plain ones the factors alone."""
-    row_labels, column_labels, row_ids, column_ids = _codes(block.codes)
+    codes = Codes(None, None, None, None) if block.codes is None else block.codes
     return (
-        _side(block.rows, row_labels, row_ids, rows),
-        _side(block.columns, column_labels, column_ids, columns),
+        _side(block.rows, codes.row_labels, codes.row_ids, rows),
+        _side(block.columns, codes.column_labels, codes.column_ids, columns),
     )
 
 
@@ -453,21 +461,6 @@ def _side(rows: Rows, labels: Tensor | None, ids: Tensor | None, anchors: AnySum
         return (factors,)
     others = (labels, ids, lens.scale, lens.limit, shift)
     return factors, *(factors if x is None else x.contiguous() for x in others)
-
-
-def _codes(codes: Codes | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """Labels of rows and columns, ids of rows and columns, numbered anew so that they fit 32 bits."""
-    if codes is None:
-        return None, None, None, None
-    return *_numbered(codes.row_labels, codes.column_labels), *_numbered(codes.row_ids, codes.column_ids)
-
-
-def _numbered(rows: Tensor | None, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    if rows is None or columns is None:
-        return None, None
-    both = torch.cat([rows.long(), columns.long()])
-    numbers = torch.searchsorted(both.sort().values, both, out_int32=True)
-    return numbers[: len(rows)], numbers[len(rows) :]
 
 
 def _values_and_weights(block: Block, rows: Side | None, columns: Side | None, way: str) -> tuple[Tensor, ...]:
