@@ -29,7 +29,8 @@ INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1,
 WARPS = 8
 MOST_CHANNELS = 64  # of a tile
 VALUES = 8 * 32 * WARPS  # of a piece of a tile: one load of 16 bytes by each thread in half precision
-PIECES = 8  # of a tile, read together: so much must be on its way to keep the memory busy
+PIECES = 8  # of a tile: so much must be on its way to keep the memory busy
+TOGETHER = 4  # pieces that the second pass reads before it writes any: no read is moved before a write
 MOST_FOLDED = 64  # parts that are cheaper to add up again in every program than by a kernel of their own
 PROGRAMS_PER_PROCESSOR = 2
 PROCESSORS_INTERPRETED = 2
@@ -43,7 +44,7 @@ class Grid(NamedTuple):
         parts: of the rows, each summed by a program.
         columns: blocks of channels.
         rows_each: of a part.
-        options: what every kernel over tiles is compiled for.
+        options: what the kernels of the first pass are compiled for.
     """
 
     parts: int
@@ -54,6 +55,13 @@ class Grid(NamedTuple):
     @property
     def folded(self) -> bool:
         return self.parts <= MOST_FOLDED
+
+    @property
+    def second_options(self) -> dict[str, Any]:
+        """What the kernels of the second pass are compiled for: tiles as large, in fewer pieces."""
+        together = min(TOGETHER, self.options["UNROLL"])
+        pieces = {"UNROLL": self.options["UNROLL"] // together, "SUB": self.options["SUB"] * together}
+        return {**self.options, **pieces}
 
     def second_pass(self, rows: int) -> tuple[tuple[int, int], int]:
         """Programs and rows of each. Where each adds up the parts for itself, there are as few as in the first."""
@@ -153,7 +161,7 @@ class _BatchNorm(torch.autograd.Function):
                 SHORTCUT=shortcut is not None,
                 RELU=relu,
                 BLOCK_P=PARTS_AT_ONCE,
-                **grid.options,
+                **grid.second_options,
             )
         ctx.relu, ctx.with_shortcut = relu, shortcut is not None
         ctx.save_for_backward(x, weight, bias, kept, out if relu and shortcut is not None else None)
@@ -211,7 +219,7 @@ class _BatchNorm(torch.autograd.Function):
                 FOLDED=grid.folded,
                 MASKED=ctx.relu and not ctx.with_shortcut,
                 BLOCK_P=PARTS_AT_ONCE,
-                **grid.options,
+                **grid.second_options,
             )
         of_weight, of_bias = of_parameters
         of_shortcut = before_relu if ctx.with_shortcut else None
