@@ -75,6 +75,25 @@ class TestOnTheCpu:
         ):
             assert torch.equal(mine, theirs)
 
+    @pytest.mark.parametrize("pairing", ["two_view", "cross"])
+    @pytest.mark.parametrize(("upstream", "length"), [(2**-18, 2**-10), (1, 1), (2**22, 2**10)])
+    def test_weights_of_float16_neither_overflow_nor_vanish(
+        self, route: str, pairing: str, upstream: int, length: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of embeddings of such a length, so that float16 holds their gradients."""
+        use_tiles(monkeypatch, Tiling(32, 16, 4, 2))
+        leaves = [(length * z.detach()).requires_grad_() for z in views(19, 20, torch.float16)]
+        by_plan = served(monkeypatch)
+
+        def gradients(z: list[Tensor], way: str) -> Tensor:
+            stats = flatclr.contrast_stats(*z, inverse_temperature=7.0, pairing=pairing, route=way)
+            return torch.cat(torch.autograd.grad(upstream * stats.gap.sum(), z)).double()
+
+        found = gradients(leaves, route)
+        assert by_plan == [True]
+        wanted = gradients([z.detach().double().requires_grad_() for z in leaves], "dense")
+        assert (found - wanted).norm() < 2e-3 * wanted.norm()
+
     @pytest.mark.parametrize("output", ["positive", "negative_logsumexp", "gap"])
     def test_one_output_alone_sends_its_gradient(
         self, route: str, output: str, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +111,6 @@ class TestOnTheCpu:
         by_plan = served(monkeypatch)
         leaves = views(8, 16, torch.float32)
         flatclr.InfoNCE(0.02, route=route)(*leaves)  # a temperature too small for one exponential per pair
-        flatclr.InfoNCE(route=route)(*(z.half() for z in leaves))
         flatclr.InfoNCE(route=route)(*(z.T.contiguous().T for z in leaves))
         flatclr.InfoNCE(route=route)(*(torch.cat([z.new_zeros(1), z.flatten()])[1:].view_as(z) for z in leaves))
         flatclr.InfoNCE(route=route)(*leaves, negatives=leaves[0].detach())
@@ -110,7 +128,7 @@ class TestOnTheCpu:
 class TestOnAGpu:
     pytestmark = needs_cuda
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
     @pytest.mark.parametrize(("pairs", "d"), [(2, 1), (129, 64), (1000, 100), (1024, 384)])
     def test_every_launch_gives_the_numbers_of_the_streamed_reductions(
         self, route: str, pairing: str, pairs: int, d: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -133,13 +133,9 @@ def _kernels_with_triton(route: str) -> Kernels:
 
 
 def may_be_planned(scale: float, z_a: Tensor, z_b: Tensor) -> bool:
-    """Whether a plan holds for these views: not at a temperature too small for `fixed`, nor where they lie otherwise.
-
-    Nor in float16, whose weights need a unit.
-    """
+    """Whether a plan holds for these views: not at a temperature too small for `fixed`, nor if they lie otherwise."""
     return (
         abs(scale) <= LARGEST_PLANNED_SCALE
-        and z_a.dtype != torch.float16
         and z_a.is_contiguous()
         and z_b.is_contiguous()
         and (z_a.data_ptr() | z_b.data_ptr()) % ALIGNED == 0

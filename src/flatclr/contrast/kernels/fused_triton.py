@@ -58,6 +58,7 @@ FLOAT32_PRODUCTS = "tf32x3"  # three tf32 products: float32 accuracy on tensor c
 INTERPRETED = not isinstance(sums_kernel, JITFunction)  # by TRITON_INTERPRET=1, on the CPU
 SMALL: dict[str, int] = {"num_warps": 4, "enable_fp_fusion": True}  # how kernels without products are run
 FEWER_LAUNCHES = 2**33  # multiplications up to which launches take longer than kernels: 8,192^2 scores of 128 features
+LOG_SUM_EXP_BITS, PHI_BITS = 13, 3  # of a unit in which weights of float16 neither overflow nor vanish
 NO_PHI: dict[str, Any] = {"FIRST_IS_TENSOR": False, "SECOND_IS_TENSOR": False, "PHI": None}
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
@@ -382,7 +383,7 @@ def block_gradients(
     assert isinstance(reduction, LogSumExp | MeanPhi), "this route knows two views at one temperature"
     unit: float | Tensor = 1.0
     if block.rows_Rd.dtype == torch.float16:
-        bits = 3 if isinstance(reduction, MeanPhi) else 13
+        bits = PHI_BITS if isinstance(reduction, MeanPhi) else LOG_SUM_EXP_BITS
         unit = unit_of([side.gradient for side in (rows, columns) if side is not None], bits=bits)
         rows, columns = (None if s is None else replace(s, gradient=s.gradient / unit) for s in (rows, columns))
     sides = {}

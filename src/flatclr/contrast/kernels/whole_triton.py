@@ -25,7 +25,8 @@ from flatclr.contrast.kernels.fused_device import (
     whole_sums_kernel,
 )
 from flatclr.contrast.kernels.fused_triton import NO_PHI, PADDING, SMALL
-from flatclr.contrast.kernels.strips import strips_of
+from flatclr.contrast.kernels.reductions import unit_of
+from flatclr.contrast.kernels.strips import LOG_SUM_EXP_BITS, strips_of
 from flatclr.contrast.kernels.strips_device import strip_sums_kernel, strip_weights_kernel
 from flatclr.contrast.numerics import product
 from flatclr.contrast.relation import same_sample_pairs
@@ -88,6 +89,7 @@ class Plan:
         self.to_views = Launch(views_gradient_kernel, tiles, FROM_POSITIVES=True, SCALED=self.scaled, **whole, **SMALL)
 
     scaled: bool  # whether gradients of rows are yet to be multiplied with scale / factor
+    bits: int  # of a unit in which weights of float16 neither overflow nor vanish
     row_slots: int  # of partial sums
     column_slots: int
 
@@ -127,7 +129,11 @@ class Plan:
     ) -> tuple[Tensor, Tensor]:
         """Of both views, from the gradients that reached the log-sum-exp and, times sign, the positives."""
         _, _, _, less_g, inverse_norms, factors = per_anchor.unbind()
-        from_negatives = self.to_rows(operand, factors, g_value * less_g, scale)
+        if self.product_type == torch.float16:
+            unit_g = unit_of([g_value], self.bits)
+            from_negatives = self.to_rows(operand, factors, g_value / unit_g * less_g, scale).mul_(unit_g)
+        else:
+            from_negatives = self.to_rows(operand, factors, g_value * less_g, scale)
         pull = pull.contiguous()
         pull = pull.clone() if pull.data_ptr() % ALIGNED else pull
         d_a, d_b = unit.new_empty(2, self.samples, self.d, dtype=self.dtype).unbind()
@@ -162,7 +168,7 @@ class Plan:
 class FusedPlan(Plan):
     """Scores and pair weights stay in registers."""
 
-    scaled = False
+    scaled, bits = False, fused_triton.LOG_SUM_EXP_BITS
 
     def __init__(
         self,
@@ -286,7 +292,7 @@ class FusedPlan(Plan):
 class StripsPlan(Plan):
     """One strip: pair weights are stored, and multiplied by the library."""
 
-    scaled = True
+    scaled, bits = True, LOG_SUM_EXP_BITS
 
     def __init__(self, pairing: str, samples: int, d: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(pairing, samples, d, dtype, device)
