@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -221,12 +222,15 @@ def main() -> None:
         raise SystemExit("benchmarks.loss_widths needs a CUDA device, got none; run it where there is one.")
     sizes = SIZES if args.sizes is None else [(int(n), int(d)) for n, d in (size.split("x") for size in args.sizes)]
     dtype, rows = DTYPES[args.dtype], []
-    for row in planned(sizes, dtype, args):
-        rows.append({"dtype": args.dtype, **row})
-        print(rows[-1], flush=True)
-        torch.cuda.empty_cache()
-    command = shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]])
-    print(record.append("loss_widths", rows, command, args.out))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("loss_widths was told to stop; what it has measured is kept."))
+    try:
+        for row in planned(sizes, dtype, args):
+            rows.append({"dtype": args.dtype, **row})
+            print(rows[-1], flush=True)
+            torch.cuda.empty_cache()
+    finally:
+        command = shlex.join(["python3", "-m", "benchmarks.loss_widths", *sys.argv[1:]])
+        print(record.append("loss_widths", rows, command, args.out))
 
 
 if __name__ == "__main__":

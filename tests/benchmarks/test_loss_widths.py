@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,18 +20,22 @@ def shown_ms(value: float) -> str:
 def test_the_docs_hold_the_kept_rows() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text().partition("## Wide embeddings on a GPU")[2]
     lines = (ROOT / "results" / "loss_widths.jsonl").read_text().splitlines()
-    runs = [[row for row in json.loads(line)["rows"] if row.get("dtype", "bfloat16") == "bfloat16"] for line in lines]
-    last = {(row["pairs"], row["d"]): row for rows in runs for row in rows if "pairs" in row}
-    (kept,) = [rows for rows in runs if any("relation" in row for row in rows)][-1:]
-    shown = [row for row in last.values() if row["pairs"] >= 32768]
+    runs = [json.loads(line)["rows"] for line in lines]
+    widths: dict[str, dict[tuple[int, int], Any]] = {dtype: {} for dtype in loss_widths.DTYPES}
+    for row in (row for rows in runs for row in rows if "pairs" in row):
+        widths[row.get("dtype", "bfloat16")][row["pairs"], row["d"]] = row
+    shown = [row for row in widths["bfloat16"].values() if row["pairs"] >= 32768]
     assert shown
     for row in shown:
-        times = " | ".join(shown_ms(row[f"{way} ms"]) for way in ("plain", "fused", "strips"))
-        sizes = " | ".join(str(row[f"{way} MiB"]) for way in ("plain", "fused", "strips"))
-        assert f"| {row['pairs']} | {row['d']} | {times} | {sizes} |" in text
+        times = [row[f"{way} ms"] for way in ("plain", "fused", "strips", "strips of 1.5 GiB")]
+        times.append(widths["float16"][row["pairs"], row["d"]]["auto ms"])
+        sizes = [str(row[f"{way} MiB"]) for way in ("plain", "fused", "strips")]
+        cells = [str(row["pairs"]), str(row["d"]), *map(shown_ms, times), *sizes]
+        assert f"| {' | '.join(cells)} |" in text
+    (kept,) = [rows for rows in runs if any("relation" in row for row in rows)][-1:]
     for row in kept:
         if "relation" in row:
-            assert f"| {row['relation']} | {shown_ms(row['ms'])} | {row['per score']:g} | {row['MiB']} |" in text
+            assert f"| {row['relation']} | {shown_ms(row['ms'])} | {row['per score']:.3g} | {row['MiB']} |" in text
 
 
 def test_the_plain_loss_is_the_one_that_is_timed() -> None:
