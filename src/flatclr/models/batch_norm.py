@@ -31,8 +31,8 @@ def by_pytorch() -> Iterator[None]:
 
 @contextmanager
 def for_capture() -> Iterator[None]:
-    """Inside, layers of any size are fused: replayed from a CUDA graph, launches cost nothing."""
-    with _going("fused"):
+    """Inside, layers of any size are fused: replayed from a CUDA graph, launches cost nothing. Not `by_pytorch`."""
+    with _going("fused" if _way == "by size" else _way):
         yield
 
 
@@ -74,24 +74,30 @@ def normalised(norm: nn.Module, x: Tensor, *, shortcut: Tensor | None = None, re
 def fuses(norm: nn.Module, x: Tensor, shortcut: Tensor | None) -> bool:
     """Whether the kernels take this: a layer that is watched, or whose statistics are shared, is called itself."""
     return (
-        type(norm) is nn.BatchNorm2d
+        not torch.compiler.is_compiling()  # first: what comes after would be guards of a graph
+        and type(norm) is nn.BatchNorm2d
         and norm.training
         and norm.affine
         and norm.weight.dtype == torch.float32
         and norm.momentum is not None
         and not (norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks)
         and _suits(x)
-        and (shortcut is None or (shortcut.shape == x.shape and shortcut.dtype == x.dtype and _suits(shortcut)))
+        and (norm.num_features, norm.weight.device) == (x.shape[1], x.device)
+        and (shortcut is None or (_suits(shortcut) and _kind(shortcut) == _kind(x)))
         and x.numel() > x.shape[1]  # PyTorch refuses one value per channel
         and (_way == "fused" or (_way == "by size" and x.numel() >= LEAST_EAGER))
-        and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and _kernels_run(x.device)
     )
 
 
 def _suits(x: Tensor) -> bool:
-    return x.dim() == 4 and x.dtype in TYPES and x.is_contiguous(memory_format=torch.channels_last)
+    plain = type(x) in (Tensor, nn.Parameter)
+    return plain and x.dim() == 4 and x.dtype in TYPES and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _kind(x: Tensor) -> tuple[object, ...]:
+    return x.shape, x.dtype, x.device
 
 
 def _kernels_run(device: torch.device) -> bool:

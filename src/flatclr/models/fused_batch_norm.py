@@ -137,10 +137,19 @@ class _BatchNorm(torch.autograd.Function):
         adding = {"BLOCK_P": PARTS_AT_ONCE, "BLOCK_C": grid.options["BLOCK_C"], "num_warps": WARPS}
         with torch.cuda.device_of(x):  # Triton launches on the current one
             sums_kernel[grid.parts, grid.columns](x, sums, rows, channels, grid.rows_each, **grid.options)
-            numbers = (float(rows), grid.parts, momentum, eps)
             if not grid.folded:
                 statistics_kernel[1, grid.columns](
-                    x, sums, kept, *running, *numbers, channels, TRACKED=tracked, **adding
+                    sums,
+                    kept,
+                    *running,
+                    grid.parts,
+                    grid.rows_each,
+                    rows,
+                    momentum,
+                    eps,
+                    channels,
+                    TRACKED=tracked,
+                    **adding,
                 )
             programs, rows_each = grid.second_pass(rows)
             apply_kernel[programs](
@@ -152,7 +161,9 @@ class _BatchNorm(torch.autograd.Function):
                 sums,
                 kept,
                 *running,
-                *numbers,
+                grid.parts,
+                momentum,
+                eps,
                 rows,
                 channels,
                 rows_each,
@@ -173,7 +184,8 @@ class _BatchNorm(torch.autograd.Function):
             "fused batch normalisation", "call the network inside flatclr.models.batch_norm.by_pytorch()"
         )
         x, weight, bias, kept, out = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        gradient, x = (t.contiguous(memory_format=torch.channels_last) for t in (gradient, x))
+        out = None if out is None else out.contiguous(memory_format=torch.channels_last)  # a hook may have changed it
         rows, channels = x.numel() // x.shape[1], x.shape[1]
         grid = grid_of(rows, channels, x.device)
         # with a shortcut ReLU's part of the gradient is the shortcut's, and is written once for both
@@ -221,6 +233,6 @@ class _BatchNorm(torch.autograd.Function):
                 BLOCK_P=PARTS_AT_ONCE,
                 **grid.second_options,
             )
-        of_weight, of_bias = of_parameters
+        of_weight, of_bias = of_parameters  # one piece of memory, of which neither is written again
         of_shortcut = before_relu if ctx.with_shortcut else None
         return of_x, of_shortcut, of_weight, of_bias, None, None, None, None, None

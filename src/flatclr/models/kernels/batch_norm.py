@@ -2,8 +2,8 @@
 
 Two passes over the values each way. The first leaves sums of parts of the rows, the second reads them. Where parts are
 few, every program of the second pass adds them up for itself (FOLDED), and the first program keeps the result; else a
-kernel in between does. Sums are of values less the first row, so that no square cancels another. There is no atomic
-operation, so that results repeat bit by bit.
+kernel in between does. Squares are of deviations from the mean of a part's first rows, and parts are put together by
+their means, so that a large mean costs no precision. There is no atomic operation, so that results repeat bit by bit.
 
 Shape suffixes: M rows (images times pixels), C channels, P parts.
 """
@@ -48,16 +48,34 @@ def _added(sums, parts, cols, C, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
 
 
 @triton.jit
+def _of_parts(sums, start, rows_each, M, cols, C, BLOCK_P: tl.constexpr):
+    """How many rows some parts have, their means, and the sums of squares of their deviations from these."""
+    part = start + tl.arange(0, BLOCK_P)
+    rows = tl.minimum(tl.maximum(M - part * rows_each, 0), rows_each).to(tl.float32)
+    places = sums + part[:, None] * 2 * C + cols[None, :]
+    inside = (rows > 0)[:, None] & (cols < C)[None, :]
+    return rows[:, None], tl.load(places, mask=inside, other=0.0), tl.load(places + C, mask=inside, other=0.0)
+
+
+@triton.jit
 def _statistics(
-    x, sums, kept, running_mean, running_variance, count, parts, momentum, eps, cols, C,
+    sums, kept, running_mean, running_variance, parts, rows_each, M, momentum, eps, cols, C,
     TRACKED: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1 / standard deviation of all rows, biased; the first program keeps them and moves the running ones."""
     inside = cols < C
-    total, squares = _added(sums, parts, cols, C, BLOCK_P, BLOCK_C)
-    from_first = total / count
-    variance = tl.maximum(squares / count - from_first * from_first, 0.0)
-    mean = tl.load(x + cols, mask=inside, other=0.0).to(tl.float32) + from_first
+    count = M.to(tl.float32)
+    total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    for start in range(0, parts, BLOCK_P):
+        rows, means, squares = _of_parts(sums, start, rows_each, M, cols, C, BLOCK_P)
+        total += means * (rows / count)
+    mean = tl.sum(total, 0)
+    total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    for start in range(0, parts, BLOCK_P):
+        rows, means, squares = _of_parts(sums, start, rows_each, M, cols, C, BLOCK_P)
+        off = means - mean[None, :]
+        total += squares + rows * off * off
+    variance = tl.sum(total, 0) / count
     rstd = 1.0 / tl.sqrt(variance + eps)
     if tl.program_id(0) == 0:
         tl.store(kept + cols, mean, mask=inside)
@@ -84,13 +102,15 @@ def _gradients(sums, gradients, parts, rstd, cols, C, BLOCK_P: tl.constexpr, BLO
 
 @triton.jit
 def sums_kernel(x, sums, M, C, rows_each, UNROLL: tl.constexpr, SUB: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Of each part, the sum and the sum of squares of its values less those of the first row."""
+    """Of each part, the mean of its values and the sum of squares of their deviations from it."""
     cols = _columns(BLOCK_C)
-    first = tl.load(x + cols, mask=cols < C, other=0.0).to(tl.float32)
-    total = tl.zeros([SUB, BLOCK_C], tl.float32)
-    squares = tl.zeros([SUB, BLOCK_C], tl.float32)
     begin = tl.program_id(0) * rows_each
     end = tl.minimum(begin + rows_each, M)
+    places, inside = _of_tile(begin, 0, end, cols, C, SUB)
+    first = tl.sum(tl.load(x + places, mask=inside, other=0.0).to(tl.float32), 0)
+    first = first / tl.minimum(end - begin, SUB).to(tl.float32)
+    total = tl.zeros([SUB, BLOCK_C], tl.float32)
+    squares = tl.zeros([SUB, BLOCK_C], tl.float32)
     for start in range(begin, end, UNROLL * SUB):
         for sub in tl.static_range(UNROLL):  # loads of all of them are on their way before the first is needed
             places, inside = _of_tile(start, sub, end, cols, C, SUB)
@@ -98,16 +118,18 @@ def sums_kernel(x, sums, M, C, rows_each, UNROLL: tl.constexpr, SUB: tl.constexp
             value = tl.where(inside, value - first[None, :], 0.0)
             total += value
             squares += value * value
-    _keep(sums, tl.sum(total, 0), tl.sum(squares, 0), cols, C)
+    off = tl.sum(total, 0) / (end - begin).to(tl.float32)
+    around = tl.sum(squares, 0) - (end - begin).to(tl.float32) * off * off
+    _keep(sums, first + off, tl.where(around < 0, 0.0, around), cols, C)
 
 
 @triton.jit
 def statistics_kernel(
-    x, sums, kept, running_mean, running_variance, count, parts, momentum, eps, C,
+    sums, kept, running_mean, running_variance, parts, rows_each, M, momentum, eps, C,
     TRACKED: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     _statistics(
-        x, sums, kept, running_mean, running_variance, count, parts, momentum, eps, _columns(BLOCK_C), C,
+        sums, kept, running_mean, running_variance, parts, rows_each, M, momentum, eps, _columns(BLOCK_C), C,
         TRACKED, BLOCK_P, BLOCK_C,
     )  # fmt: skip
 
@@ -123,7 +145,6 @@ def apply_kernel(
     kept,
     running_mean,
     running_variance,
-    count,
     parts,
     momentum,
     eps,
@@ -144,7 +165,7 @@ def apply_kernel(
     inside_C = cols < C
     if FOLDED:
         mean, rstd = _statistics(
-            x, sums, kept, running_mean, running_variance, count, parts, momentum, eps, cols, C,
+            sums, kept, running_mean, running_variance, parts, rows_each, M, momentum, eps, cols, C,
             TRACKED, BLOCK_P, BLOCK_C,
         )  # fmt: skip
     else:
