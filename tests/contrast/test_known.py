@@ -32,10 +32,10 @@ def test_sums_on_a_gpu_repeat_bit_by_bit_and_have_the_gradient_of_a_sum(classes:
     rows = torch.randn(5000, 7, device="cuda", dtype=torch.float64).requires_grad_()
     class_N = torch.arange(5000, device="cuda") % classes
     pieces = Pieces.of(class_N)
-    found = known._sum_of_class(rows, pieces)
+    found = known.sum_of_class(rows, pieces)
     wanted = torch.zeros(classes, 7, dtype=torch.float64).index_add(0, class_N.cpu(), rows.detach().cpu())
     torch.testing.assert_close(found.detach().cpu(), wanted[class_N.cpu()])
-    assert torch.equal(found, known._sum_of_class(rows, Pieces.of(class_N)))
+    assert torch.equal(found, known.sum_of_class(rows, Pieces.of(class_N)))
     upstream = torch.randn_like(found)
     (gradient,) = torch.autograd.grad(found, rows, upstream)
     wanted = torch.zeros(classes, 7, dtype=torch.float64).index_add(0, class_N.cpu(), upstream.cpu())

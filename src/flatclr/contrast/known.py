@@ -97,8 +97,11 @@ class Known:
 
     def summed_over_label(self, of_samples_N: Tensor) -> Tensor:
         """For every sample, the sum [N, ...] over the others of its label, those of its id left out."""
-        not_meant_N = of_samples_N if self.ids is None else _sum_of_class(of_samples_N, self._pieces_of_label_and_id)
-        return _sum_of_class(of_samples_N, self._pieces_of_label) - not_meant_N
+        if of_samples_N.is_cuda and of_samples_N.is_floating_point() and not torch.compiler.is_compiling():
+            not_meant_N = of_samples_N if self.ids is None else sum_of_class(of_samples_N, self._pieces_of_label_and_id)
+            return sum_of_class(of_samples_N, self._pieces_of_label) - not_meant_N
+        not_meant_N = of_samples_N if self.ids is None else _indexed_sum(of_samples_N, self._of_label_and_id)
+        return _indexed_sum(of_samples_N, self._of_label) - not_meant_N
 
 
 def without_nothing(given: Given) -> Given:
@@ -264,18 +267,18 @@ class Pieces(NamedTuple):
         return torch.segment_reduce(pieces_N, "sum", lengths=self.in_class_N, unsafe=True)[self.class_N]
 
 
-def _sum_of_class(of_samples_N: Tensor, pieces: Pieces) -> Tensor:
+def _indexed_sum(of_samples_N: Tensor, class_N: Tensor) -> Tensor:
     """The sum over the class of every sample; not index_add, whose order on a GPU is by chance."""
-    if of_samples_N.is_cuda and of_samples_N.is_floating_point() and not torch.compiler.is_compiling():
-        found: Tensor = _SumOfClass.apply(of_samples_N, pieces)
-        return found
-    class_N = pieces.class_N
     return torch.zeros_like(of_samples_N).index_put((class_N,), of_samples_N, accumulate=True)[class_N]
 
 
-class _SumOfClass(torch.autograd.Function):
+def sum_of_class(of_samples_N: Tensor, pieces: Pieces) -> Tensor:
     """The same, class by class in the order of the samples: where there are many features, much faster on a GPU."""
+    found: Tensor = _SumOfClass.apply(of_samples_N, pieces)
+    return found
 
+
+class _SumOfClass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, of_samples_N: Tensor, pieces: Pieces) -> Tensor:
         ctx.pieces = pieces

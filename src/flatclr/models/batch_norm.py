@@ -13,7 +13,7 @@ from flatclr.accelerator import has_triton, triton_runs, with_triton
 
 FUSED = "flatclr.models.fused_batch_norm"
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-LEAST_EAGER = 2**25  # values of a layer that keep a GPU busy for as long as the launches of its kernels take
+LEAST_EAGER = 2**25  # values of a layer that keep an H200 busy for as long as the launches of its kernels take
 _way = "by size"  # or "by PyTorch", or "fused"
 
 

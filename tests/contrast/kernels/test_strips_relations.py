@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,10 +28,13 @@ TOGETHER = [("views", "everything"), ("within", "labels_and_ids"), ("one_way", "
 
 @pytest.fixture(autouse=True)
 def _several_strips_of_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = strips_triton.Tiling(16, 16, 16, warps=4, stages=2, group=2)
-    for table in (strips_triton.SUMS_TILING, strips_triton.WEIGHTS_TILING):
-        for itemsize in (2, 4):
-            monkeypatch.setitem(table, itemsize, small)
+    # oblong, so that no edge stands for the other
+    small = strips_triton.Tiling(16, 32, 16, warps=4, stages=2, group=2)
+    for itemsize in (2, 4):
+        monkeypatch.setitem(strips_triton.SUMS_TILING, itemsize, small)
+        monkeypatch.setitem(strips_triton.WEIGHTS_TILING, itemsize, replace(small, rows=32, columns=16))
+    monkeypatch.setattr(strips_triton, "SHIFTED_COLUMNS", 16)
+    monkeypatch.setattr(strips_triton, "PRODUCT_ROWS", 16)
     monkeypatch.setattr(strips, "STRIP_BYTES", 3000)
     monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: 5)
 
@@ -94,7 +98,7 @@ def test_objectives_of_labels_are_the_same_by_strips(build: Any) -> None:
 )
 def test_tiles_between_labels_that_are_far_apart_hold_nothing(pairing: str, said: str) -> None:
     """Samples are sorted by label, and whole tiles are passed over: the numbers of the dense route, in its order."""
-    samples = 36
+    samples = 100
     given = {"labels": torch.randperm(samples) // 4}
     if said == "labels and ids":
         given["ids"] = torch.arange(samples) // 2
@@ -108,3 +112,28 @@ def test_tiles_between_labels_that_are_far_apart_hold_nothing(pairing: str, said
         found.append([total.detach(), *torch.autograd.grad(total, [*views, scales])])
     for exact, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, exact, rtol=2e-4, atol=2e-3)
+
+
+def test_scores_far_below_0_have_a_sum_where_other_tiles_hold_nothing() -> None:
+    """A tile that is not visited must not stand for scores of 0, beside which these would vanish."""
+    samples, generator = 40, torch.Generator().manual_seed(2)
+    common = torch.randn(8, generator=generator)
+    noise = torch.randn(2, samples, 8, generator=generator) / 10
+    views = [20 * (common + noise[0]), -20 * (common + noise[1])]
+    labels = torch.arange(samples) // 4
+    dense, mine = (
+        flatclr.contrast_stats(
+            *(view.to(dtype) for view in views),
+            labels=labels,
+            normalize=False,
+            pairing="one_way",
+            inverse_temperature=1.0,
+            **way,
+        ).positive_logsumexp
+        for dtype, way in (
+            (torch.float64, {"route": "dense"}),
+            (torch.float32, {"route": "strips", "backend": "triton"}),
+        )
+    )
+    assert dense.max() < -300
+    torch.testing.assert_close(mine.double(), dense, rtol=1e-4, atol=1e-2)

@@ -37,10 +37,13 @@ def _tile_of(row_tiles, column_tiles, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _listed_tile(listed, entry, row_first, column_tiles, BLOCK_M: tl.constexpr):
-    """(row tile of the strip, column tile) that an entry of the list names."""
-    tile = tl.load(listed[0] + entry)
-    return tile // column_tiles - row_first // BLOCK_M, tile % column_tiles
+def _listed_tile(listed, row_first, row_tiles, column_tiles, BLOCK_M: tl.constexpr):
+    """(whether there is one for this program, its row tile in the strip, its column tile); see `_Meeting`."""
+    first_tile = row_first // BLOCK_M
+    entry = tl.load(listed[1] + first_tile) + tl.program_id(0)
+    is_one = entry < tl.load(listed[1] + first_tile + row_tiles)
+    tile = tl.load(listed[0] + entry, mask=is_one, other=0)
+    return is_one, tile // column_tiles - first_tile, tile % column_tiles
 
 
 @triton.jit
@@ -78,26 +81,6 @@ def _meets_itself(row0, column0, samples, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
 
 
 @triton.jit
-def _labels_apart(
-    row_labels_ptr,
-    column_labels_ptr,
-    row0,
-    column0,
-    row_count,
-    column_count,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Whether no label of the rows is among those of the columns, as far as their ranges tell."""
-    rows = tl.minimum(row0 + tl.arange(0, BLOCK_M), row_count - 1)
-    columns = tl.minimum(column0 + tl.arange(0, BLOCK_N), column_count - 1)
-    row_label = tl.load(row_labels_ptr + rows)
-    column_label = tl.load(column_labels_ptr + columns)
-    below = tl.max(row_label, 0) < tl.min(column_label, 0)
-    return below | (tl.max(column_label, 0) < tl.min(row_label, 0))
-
-
-@triton.jit
 def _strip_scores(
     rows_ptr,
     columns_ptr,
@@ -122,7 +105,7 @@ def _strip_scores(
 ):
     """Scores of a tile in the unit of its way, -inf where a pair is not meant.
 
-    LABELS: "apart" leaves out pairs of one label, "together" and "in order" leave out all others.
+    LABELS: "apart" leaves out pairs of one label, "together" leaves out all others.
     """
     products = _wide_products(rows_ptr, columns_ptr, row0, column0, FEATURES, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
     rows = row0 + tl.arange(0, BLOCK_M)
@@ -284,10 +267,9 @@ def strip_sums_kernel(
     if _other_way(scale, WAY, CHOOSE):
         return
     if LABELS == "together":
-        entry = tl.load(listed[1]) + tl.program_id(0)
-        if entry >= tl.load(listed[2]):
+        is_one, row_tile, column_tile = _listed_tile(listed, row_first, row_tiles, column_tiles, BLOCK_M)
+        if is_one == 0:
             return
-        row_tile, column_tile = _listed_tile(listed, entry, row_first, column_tiles, BLOCK_M)
     else:
         row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
@@ -446,19 +428,17 @@ def strip_weights_kernel(
 ):
     """w_i D_ij + w_j D_ji of every pair of the strip times its factors, in the type of the embeddings.
 
-    LABELS "in order": only tiles that hold a pair of one label are written, those of the list; `banded_product_kernel`
-    does not read the others.
+    LABELS "together": only tiles that may hold a pair of one label are written, those of the list.
     """
     scale = _scalar(scale, SCALE_IS_TENSOR)
     first = _scalar(first, FIRST_IS_TENSOR)
     second = _scalar(second, SECOND_IS_TENSOR)
     if _other_way(scale, WAY, CHOOSE):
         return
-    if LABELS == "in order":
-        entry = tl.load(listed[1]) + tl.program_id(0)
-        if entry >= tl.load(listed[2]):
+    if LABELS == "together":
+        is_one, row_tile, column_tile = _listed_tile(listed, row_first, row_tiles, column_tiles, BLOCK_M)
+        if is_one == 0:
             return
-        row_tile, column_tile = _listed_tile(listed, entry, row_first, column_tiles, BLOCK_M)
     else:
         row_tile, column_tile = _tile_of(row_tiles, column_tiles, GROUP)
     row0 = row_first + row_tile * BLOCK_M
@@ -466,10 +446,6 @@ def strip_weights_kernel(
     # the strip is padded to whole tiles, so nothing is masked; places in a tile fit 32 bits, which spares registers
     corner = out_ptr + tl.cast(row_tile * BLOCK_M, tl.int64) * out_stride + column0
     places = tl.arange(0, BLOCK_M)[:, None] * out_stride + tl.arange(0, BLOCK_N)[None, :]
-    if LABELS == "together":  # noqa: SIM102  known when it is compiled: others have no labels
-        if _labels_apart(row_side[1], column_side[1], row0, column0, row_count, column_count, BLOCK_M, BLOCK_N):
-            tl.store(corner + places, tl.zeros([BLOCK_M, BLOCK_N], out_ptr.dtype.element_ty))
-            return
     scores = _strip_scores(
         rows_ptr,
         columns_ptr,

@@ -120,7 +120,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     row_count, column_count = len(block.rows), len(block.columns)
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
-    meeting = _Meeting.of(sides, tiling) if block.codes is not None and block.codes.positives else None
+    meeting = _Meeting.of(block, sides, tiling)
     extras = 2 if _counts(rows) else 0
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
@@ -132,12 +132,11 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
             new_sums = partial(block.rows_Rd.new_empty, dtype=torch.float32)
             row_partial = new_sums(quantities + extras, column_tiles, height)
             column_partial = row_partial if others is None else new_sums(quantities + extras, row_tiles, column_count)
-            if choose and extras:  # the launch whose turn it is not writes none
-                row_partial[quantities:].zero_()
-                column_partial[quantities:].zero_()
-            if meeting is not None:
-                _fill_with_nothing(row_partial, way)
-                _fill_with_nothing(column_partial, way)
+            for partial_sums in (row_partial,) if others is None else (row_partial, column_partial):
+                if meeting is not None:  # other tiles are not visited
+                    _fill_with_nothing(partial_sums, way)
+                elif choose and extras:  # the launch whose turn it is not writes none
+                    partial_sums[quantities:].zero_()
             strip_sums_kernel[(row_tiles * column_tiles,)](
                 block.rows_Rd,
                 block.columns_Cd,
@@ -155,7 +154,7 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 row_tiles,
                 column_tiles,
                 _samples(block),
-                (row_partial,) if meeting is None else meeting.of_strip(strip),
+                (row_partial,) if meeting is None else (meeting.listed, meeting.until),
                 WAY=way,
                 CHOOSE=choose,
                 WITH_SQUARES=fused_triton.with_squares(rows),
@@ -198,7 +197,7 @@ def block_gradients(
         block.scale * unit,
         need_rows=need_rows,
         need_columns=need_columns,
-        products=None if weigh.meeting is None else _Banded.of(block, weigh.meeting),
+        products=_Banded.of(block, weigh.meeting) if weigh.meeting is not None and _in_order(block) else None,
     )
 
 
@@ -214,7 +213,7 @@ class _Weights:
     sides: tuple[tuple[Tensor, ...], ...]
     values: dict[str, tuple[Tensor, ...]]  # (value, weight) of the rows' anchors and of the columns', by way
     tiling: Tiling
-    meeting: _Meeting | None  # the only tiles that are wanted; None: all are
+    meeting: _Meeting | None  # the only tiles that have any; None: all may
     weights_RC: Tensor | None = None
 
     @classmethod
@@ -227,7 +226,7 @@ class _Weights:
         tiling = WEIGHTS_TILING[block.rows_Rd.dtype.itemsize]
         if isinstance(reduction, SelectedPhi):
             tiling = replace(tiling, warps=SHIFTED_WARPS)
-        meeting = _Meeting.of(sides, tiling) if _in_order(block) else None
+        meeting = _Meeting.of(block, sides, tiling)
         return cls(block, reduction, rows, columns, ways, sides, values, tiling, meeting)
 
     def strips(self) -> list[slice]:
@@ -250,8 +249,8 @@ class _Weights:
             self.weights_RC = block.rows_Rd.new_empty(row_tiles * tiling.rows, self._stride)
         lens = _lens(self.columns if self.rows is None else self.rows)
         constants = _constants(block, self.reduction, lens, shifted=isinstance(self.reduction, SelectedPhi))
-        if self.meeting is not None:
-            constants["LABELS"] = "in order"
+        if self.meeting is not None and not _in_order(block):
+            self.weights_RC.zero_()  # products are of all tiles, also of those that are not visited
         for way, choose in self.ways:
             strip_weights_kernel[(row_tiles * self._column_tiles,)](
                 block.rows_Rd,
@@ -268,7 +267,7 @@ class _Weights:
                 self._column_tiles,
                 self._stride,
                 _samples(block),
-                (self.weights_RC,) if self.meeting is None else self.meeting.of_strip(strip),
+                (self.weights_RC,) if self.meeting is None else (self.meeting.listed, self.meeting.until),
                 WAY=way,
                 CHOOSE=choose,
                 ROW_ANCHORS=self.rows is not None,
@@ -292,7 +291,10 @@ class _Meeting:
     until: Tensor  # [T + 1]: how many of them are in the first 0, 1, ... T row tiles
 
     @classmethod
-    def of(cls, sides: tuple[tuple[Tensor, ...], ...], tiling: Tiling) -> _Meeting:
+    def of(cls, block: Block, sides: tuple[tuple[Tensor, ...], ...], tiling: Tiling) -> _Meeting | None:
+        """None where other pairs than those of one label are meant."""
+        if block.codes is None or not block.codes.positives:
+            return None
         (_, row_labels, *_), (_, column_labels, *_) = sides
         row_low, row_high = _ranges(row_labels, tiling.rows)
         column_low, column_high = _ranges(column_labels, tiling.columns)
@@ -303,11 +305,6 @@ class _Meeting:
         per_row_tile = meet_TU.sum(1, dtype=torch.int32)
         until = torch.cat([per_row_tile.new_zeros(1), per_row_tile.cumsum(0, dtype=torch.int32)])
         return cls(tiling, meet_TU, torch.empty_like(numbers).scatter_(0, place, numbers), until)
-
-    def of_strip(self, strip: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """(the list, where those of a strip of rows begin in it, where they end)"""
-        first, stop = strip.start // self.tiling.rows, -(-strip.stop // self.tiling.rows)
-        return self.listed, self.until[first:], self.until[stop:]
 
 
 def _fill_with_nothing(partial_QSA: Tensor, way: str) -> None:
@@ -321,7 +318,7 @@ def _fill_with_nothing(partial_QSA: Tensor, way: str) -> None:
 class _Banded:
     """Products over the tiles that hold a pair of one label: few, where labels are many and in order.
 
-    The lists take 12 bytes for every pair of tiles: 13 MB at 131,072 rows.
+    With what `_Meeting` holds, lists take 17 bytes for every pair of tiles: 18 MB at 131,072 rows.
     """
 
     block: Block
