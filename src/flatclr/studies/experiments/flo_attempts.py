@@ -160,7 +160,8 @@ def draw(found: Found) -> dict[str, Figure]:
     figure = new_figure(6.4, 3.2)
     axes = figure.subplots()
     for arm, colour in zip(found.arms, COLOURS, strict=False):
-        axes.plot(found.one(arm).numbers["loss"], color=colour, label=arm)
+        loss = found.one(arm).numbers["loss"]
+        axes.plot([100 * point / len(loss) for point in range(len(loss))], loss, color=colour, label=arm)
     axes.set_yscale("symlog")
     axes.set_xlabel("part of the run (%)")
     axes.set_ylabel("loss (nats)")
