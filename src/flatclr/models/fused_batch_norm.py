@@ -63,6 +63,11 @@ class Grid(NamedTuple):
         pieces = {"UNROLL": self.options["UNROLL"] // together, "SUB": self.options["SUB"] * together}
         return {**self.options, **pieces}
 
+    @property
+    def adding_options(self) -> dict[str, Any]:
+        """What the kernels between both passes are compiled for."""
+        return {"BLOCK_P": PARTS_AT_ONCE, "BLOCK_C": self.options["BLOCK_C"], "num_warps": WARPS}
+
     def second_pass(self, rows: int) -> tuple[tuple[int, int], int]:
         """Programs and rows of each. Where each adds up the parts for itself, there are as few as in the first."""
         if self.folded:
@@ -134,7 +139,6 @@ class _BatchNorm(torch.autograd.Function):
         kept = torch.empty(2, channels, dtype=torch.float32, device=x.device)  # mean, 1 / standard deviation
         tracked = running_mean is not None
         running = (running_mean, running_variance) if tracked else (kept, kept)
-        adding = {"BLOCK_P": PARTS_AT_ONCE, "BLOCK_C": grid.options["BLOCK_C"], "num_warps": WARPS}
         with torch.cuda.device_of(x):  # Triton launches on the current one
             sums_kernel[grid.parts, grid.columns](x, sums, rows, channels, grid.rows_each, **grid.options)
             if not grid.folded:
@@ -149,7 +153,7 @@ class _BatchNorm(torch.autograd.Function):
                     eps,
                     channels,
                     TRACKED=tracked,
-                    **adding,
+                    **grid.adding_options,
                 )
             programs, rows_each = grid.second_pass(rows)
             apply_kernel[programs](
@@ -211,8 +215,9 @@ class _BatchNorm(torch.autograd.Function):
                 **grid.options,
             )
             if not grid.folded:
-                adding = {"BLOCK_P": PARTS_AT_ONCE, "BLOCK_C": grid.options["BLOCK_C"], "num_warps": WARPS}
-                gradient_statistics_kernel[1, grid.columns](sums, kept, of_parameters, grid.parts, channels, **adding)
+                gradient_statistics_kernel[1, grid.columns](
+                    sums, kept, of_parameters, grid.parts, channels, **grid.adding_options
+                )
             programs, rows_each = grid.second_pass(rows)
             gradient_apply_kernel[programs](
                 before_relu,

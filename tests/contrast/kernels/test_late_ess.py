@@ -48,20 +48,9 @@ def test_labels_that_have_changed_since_are_those_of_the_call_and_changed_hard_n
     """A buffer that is filled anew in every step."""
     z_a, z_b, _ = batch()
     labels, ids, hard = torch.arange(9) // 2, torch.arange(9), torch.randn(9, 3, 5)
-    stats = flatclr.contrast_stats(
-        z_a, z_b, labels=labels, ids=ids, hard_negatives=hard, normalize=False, inverse_temperature=1.0, route="strips"
-    )
-    early = flatclr.contrast_stats(
-        z_a,
-        z_b,
-        labels=labels,
-        ids=ids,
-        hard_negatives=hard,
-        normalize=False,
-        inverse_temperature=1.0,
-        route="strips",
-        with_ess=True,
-    )
+    said: Any = {"labels": labels, "ids": ids, "hard_negatives": hard, "normalize": False, "route": "strips"}
+    stats = flatclr.contrast_stats(z_a, z_b, inverse_temperature=1.0, **said)
+    early = flatclr.contrast_stats(z_a, z_b, inverse_temperature=1.0, with_ess=True, **said)
     {"labels": labels, "ids": ids, "hard negatives": hard}[changed].fill_(2)
     if changed == "hard negatives":
         with pytest.raises(RuntimeError, match="or hard negatives are changed, got it after"):

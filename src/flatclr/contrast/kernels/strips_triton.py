@@ -101,8 +101,6 @@ NO_LENS = Lens()
 SUMS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}  # by the bytes of a feature
 WEIGHTS_TILING = {2: Tiling(128, 128, 64, 4, 3, group=32), 4: Tiling(64, 64, 32, 4, 2)}
 PEAK = 3  # of the quantities of an online sum
-
-
 # where the anchors of a pair shift its score, each by its own, registers do not hold a large tile twice
 SHIFTED_COLUMNS = 64  # of a tile of sums
 SHIFTED_WARPS = 8  # of a tile of weights
