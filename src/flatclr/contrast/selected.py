@@ -160,12 +160,12 @@ class _Work:
 
 def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> PairSums:
     layout, known = batch.layout, batch.known
-    stack, shift, by_label = torch.cat(batch.views), wanted.shift, None
-    if wanted.positives and route == "strips" and layout.ranks.size == 1:
-        assert known is not None
+    stack, shift, highest_cosine, by_label = torch.cat(batch.views), wanted.shift, wanted.highest_cosine, None
+    count = _known_count(batch, wanted) if route == "strips" else None
+    if known is not None and known.labels is not None and route == "strips" and layout.ranks.size == 1:
         by_label = _ByLabel.of(known, layout)
         known, stack = by_label.known, by_label.sort(stack)
-        shift = None if shift is None else by_label.sort(shift)
+        shift, highest_cosine, count = (None if x is None else by_label.sort(x) for x in (shift, highest_cosine, count))
         scale = by_label.sort(scale) if isinstance(scale, Tensor) and scale.dim() else scale
     work = _Work(
         layout,
@@ -175,18 +175,22 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         wanted.positives,
         batch.options.normalize,
         batch.options.shared_loss,
-        wanted.highest_cosine,
+        highest_cosine,
         wanted.squares,
-        _known_count(batch, known, wanted) if route == "strips" else None,
+        count,
     )
     found = work.kernels.run(_SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, shift, work)
-    value, other, count = found if by_label is None else map(by_label.back, found)
-    return PairSums(value, other if wanted.phi is None and wanted.squares else None, count)
+    value, squares, count = found
+    if by_label is not None:
+        value, count = by_label.back(value), by_label.back(count)
+    if wanted.phi is not None or not wanted.squares:
+        return PairSums(value, None, count)
+    return PairSums(value, squares if by_label is None else by_label.back(squares), count)
 
 
-def _known_count(batch: Batch, known: Known | None, wanted: Wanted) -> Tensor | None:
+def _known_count(batch: Batch, wanted: Wanted) -> Tensor | None:
     """How many pairs every anchor has [A], where labels and ids tell it; None: kernels are to count."""
-    layout = batch.layout
+    layout, known = batch.layout, batch.known
     if wanted.highest_cosine is not None or layout.ranks.size > 1:
         return None
     if wanted.positives:
@@ -208,7 +212,11 @@ def _count_of_negatives(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class _ByLabel:
-    """Samples in the order of their labels: kernels pass over the tiles between labels that are far apart."""
+    """Samples in the order of their labels.
+
+    Kernels that look for pairs of one label pass over the tiles between labels that are far apart, and those that leave
+    such pairs out compare no labels there.
+    """
 
     known: Known
     order_N: Tensor
@@ -349,5 +357,14 @@ def _start(
             anchors, like, lens, with_moment=with_moment, with_squares=work.squares, with_count=work.count is None
         )
     own_shift = None if shift is None else work.layout.own(shift)
-    counted = with_slopes or work.count is None
-    return SelectedPhiSums.of(anchors, like, work.phi, own_shift, lens, with_moment=with_moment, counted=counted)
+    with_count = work.count is None
+    return SelectedPhiSums.of(
+        anchors,
+        like,
+        work.phi,
+        own_shift,
+        lens,
+        with_moment=with_moment,
+        with_slopes=with_slopes,
+        with_count=with_count,
+    )

@@ -94,22 +94,30 @@ def test_objectives_of_labels_are_the_same_by_strips(build: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairing", "said"), [("views", "labels"), ("one_way", "labels and ids"), ("one_way", "a scale for every anchor")]
+    ("pairing", "said"),
+    [
+        ("views", "labels"),
+        ("one_way", "labels and ids"),
+        ("one_way", "a scale for every anchor"),
+        ("cross", "labels and a margin"),
+    ],
 )
 def test_tiles_between_labels_that_are_far_apart_hold_nothing(pairing: str, said: str) -> None:
     """Samples are sorted by label, and whole tiles are passed over: the numbers of the dense route, in its order."""
     samples = 100
-    given = {"labels": torch.randperm(samples) // 4}
+    given: dict[str, Any] = {"labels": torch.randperm(samples) // 4}
+    if said == "labels and a margin":
+        given["false_negative_margin"] = 0.4
     if said == "labels and ids":
         given["ids"] = torch.arange(samples) // 2
     found = []
     for way in ({"route": "dense"}, {"route": "strips", "backend": "triton"}):
         views = [x.requires_grad_() for x in torch.randn(2, samples, 8, generator=torch.Generator().manual_seed(1))]
-        pairs = flatclr.PairSet.of(*views, pairing=pairing, **given, **way)  # type: ignore[arg-type]
+        pairs = flatclr.PairSet.of(*views, pairing=pairing, **given, **way)
         scales = torch.linspace(3, 6, pairs.layout.anchors).requires_grad_()
         stats = flatclr.stats_of(pairs, scales if said == "a scale for every anchor" else 5.0)
         total = (stats.info_nce * torch.arange(len(scales))).sum() + 0 * scales.sum()
-        found.append([total.detach(), *torch.autograd.grad(total, [*views, scales])])
+        found.append([total.detach(), stats.ess, *torch.autograd.grad(total, [*views, scales])])
     for exact, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, exact, rtol=2e-4, atol=2e-3)
 

@@ -131,11 +131,20 @@ class SelectedPhiSums:
 
     @classmethod
     def of(
-        cls, anchors: int, like: Tensor, phi: Phi, shift: Tensor | None, lens: Lens, *, with_moment: bool, counted: bool
+        cls,
+        anchors: int,
+        like: Tensor,
+        phi: Phi,
+        shift: Tensor | None,
+        lens: Lens,
+        *,
+        with_moment: bool,
+        with_slopes: bool,
+        with_count: bool,
     ) -> SelectedPhiSums:
-        """`counted`: whether the sum of slopes, which a gradient of the shift needs, and the count are wanted."""
-        slopes = like.new_zeros(anchors) if counted else None
-        count = torch.zeros(anchors, dtype=torch.long, device=like.device) if counted else None
+        """`with_slopes`: whether their sum, which a gradient of the shift needs, is wanted."""
+        slopes = like.new_zeros(anchors) if with_slopes else None
+        count = torch.zeros(anchors, dtype=torch.long, device=like.device) if with_count else None
         moment = like.new_zeros(anchors) if with_moment else None
         return cls(phi, shift, like.new_zeros(anchors), slopes, moment, count, lens)
 

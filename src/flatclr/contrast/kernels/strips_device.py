@@ -81,6 +81,12 @@ def _meets_itself(row0, column0, samples, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
 
 
 @triton.jit
+def _ranges_meet(labels, others):
+    """Whether two lists may have a label in common; what a tile lacks at its edge counts as label 0, which is safe."""
+    return (tl.max(labels, 0) >= tl.min(others, 0)) & (tl.max(others, 0) >= tl.min(labels, 0))
+
+
+@triton.jit
 def _strip_scores(
     rows_ptr,
     columns_ptr,
@@ -123,10 +129,10 @@ def _strip_scores(
     if LABELS != "any":
         row_label = tl.load(row_side[1] + rows, mask=rows < row_count, other=0)
         column_label = tl.load(column_side[1] + columns, mask=columns < column_count, other=0)
-        same = row_label[:, None] == column_label[None, :]
-        if LABELS == "apart":
-            same = same == 0
-        scores = tl.where(same, scores, NOT_MEANT)
+        if LABELS == "together":
+            scores = tl.where(row_label[:, None] == column_label[None, :], scores, NOT_MEANT)
+        elif _ranges_meet(row_label, column_label):  # where samples are in the order of their labels, few tiles' do
+            scores = tl.where(row_label[:, None] == column_label[None, :], NOT_MEANT, scores)
     if IDS:
         row_id = tl.load(row_side[2] + rows, mask=rows < row_count, other=0)
         column_id = tl.load(column_side[2] + columns, mask=columns < column_count, other=0)
@@ -173,6 +179,7 @@ def _add_up(
     LIMIT: tl.constexpr,
     SHIFTED: tl.constexpr,
     COUNTED: tl.constexpr,
+    WITH_SLOPES: tl.constexpr,
 ):
     """The sums of the anchors on one side of a tile, stored."""
     inside = at < count
@@ -186,7 +193,7 @@ def _add_up(
         terms = tl.where(seen == NOT_MEANT, 0.0, terms)
         slopes = tl.where(seen == NOT_MEANT, 0.0, slopes)
         squares = peak
-        if COUNTED:
+        if WITH_SLOPES:
             tl.store(slopes_at, tl.sum(slopes, AXIS), mask=inside)
         if WITH_MOMENT:
             moments = tl.where(seen == NOT_MEANT, 0.0, slopes * seen)
@@ -247,6 +254,7 @@ def strip_sums_kernel(
     LIMIT: tl.constexpr,
     SHIFTED: tl.constexpr,
     COUNTED: tl.constexpr,
+    WITH_SLOPES: tl.constexpr,
     FACTORS: tl.constexpr,
     FEATURES: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -257,7 +265,7 @@ def strip_sums_kernel(
 ):
     """Sums of a tile's rows [quantity, column tile, row of strip] and of its columns [quantity, row tile, column].
 
-    COUNTED: the extras are how many pairs were added up and, of a phi, the sum of its slopes.
+    The extras are, COUNTED, how many pairs were added up and then, WITH_SLOPES, the sum of the slopes of a phi.
     LABELS "together": only tiles that hold a pair of one label are visited, those of the list; the others' sums are
     there already.
     """
@@ -313,7 +321,7 @@ def strip_sums_kernel(
         row_sums_ptr + row_at,
         row_quantity,
         row_extras_ptr + row_at,
-        row_extras_ptr + row_quantity + row_at,
+        row_extras_ptr + row_quantity * COUNTED + row_at,
         WAY,
         PHI,
         1,
@@ -323,6 +331,7 @@ def strip_sums_kernel(
         LIMIT,
         SHIFTED,
         COUNTED,
+        WITH_SLOPES,
     )
     if WITH_COLUMNS:
         _add_up(
@@ -336,7 +345,7 @@ def strip_sums_kernel(
             column_sums_ptr + column_at,
             column_quantity,
             column_extras_ptr + column_at,
-            column_extras_ptr + column_quantity + column_at,
+            column_extras_ptr + column_quantity * COUNTED + column_at,
             WAY,
             PHI,
             0,
@@ -346,6 +355,7 @@ def strip_sums_kernel(
             LIMIT,
             SHIFTED,
             COUNTED,
+            WITH_SLOPES,
         )
 
 
@@ -515,7 +525,7 @@ def strip_weights_kernel(
     tl.store(corner + places, weights.to(out_ptr.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["out_first", "inner_first", "rows", "inner", "weight_stride", "list_stride"])
+@triton.jit(do_not_specialize=["out_first", "inner_first", "rows", "inner", "list_stride"])
 def banded_product_kernel(
     weights_ptr,
     operand_ptr,

@@ -119,7 +119,8 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
     column_tiles = -(-column_count // tiling.columns)
     sides = _sides(block, rows, others)
     meeting = _Meeting.of(block, sides, tiling)
-    extras = 2 if _counts(rows) else 0
+    counted, with_slopes = _counts(rows), isinstance(rows, SelectedPhiSums) and rows.slopes is not None
+    extras = counted + with_slopes
     is_phi = isinstance(rows, PhiSums | SelectedPhiSums)
     for way, choose in fused_triton.ways(block, is_phi, own_scale=_lens(rows).scale is not None):
         quantities = fused_triton.quantities_of(rows, way)
@@ -158,7 +159,8 @@ def reduce_block(block: Block, rows: AnySums, columns: AnySums | None = None) ->
                 WITH_SQUARES=fused_triton.with_squares(rows),
                 WITH_MOMENT=rows.moment is not None,
                 WITH_COLUMNS=others is not None,
-                COUNTED=bool(extras),
+                COUNTED=counted,
+                WITH_SLOPES=with_slopes,
                 **_constants(block, rows, _lens(rows), shifted=shifted),
                 **tiling.constants(fused_triton.padded_features(block.rows_Rd.shape[1])),
             )
@@ -417,13 +419,12 @@ def _first_of(meet_TU: Tensor) -> Tensor:
 
 
 def _merge(sums: AnySums, partial_QSA: Tensor, quantities: int, scale: float | Tensor, way: str, choose: bool) -> None:
-    """Add the sums of all tiles; what counts pairs is behind the quantities."""
+    """Add the sums of all tiles; how many pairs there are and their slopes are behind the quantities."""
     fused_triton.merge(sums, partial_QSA[:quantities], partial_QSA.shape[1], scale, way, choose)
     if isinstance(sums, SelectedLogSumExpSums | SelectedPhiSums) and sums.count is not None:
-        count, slopes = partial_QSA[quantities:]
-        sums.count.add_(count.sum(0).long())
-        if isinstance(sums, SelectedPhiSums) and sums.slopes is not None:
-            sums.slopes.add_(slopes.sum(0))
+        sums.count.add_(partial_QSA[quantities].sum(0).long())
+    if isinstance(sums, SelectedPhiSums) and sums.slopes is not None:
+        sums.slopes.add_(partial_QSA[-1].sum(0))
 
 
 def _counts(sums: AnySums) -> bool:

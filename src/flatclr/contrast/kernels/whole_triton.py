@@ -315,6 +315,7 @@ class StripsPlan(Plan):
             self.row_slots * self.column_slots,
             WITH_COLUMNS=not self.symmetric,
             COUNTED=False,
+            WITH_SLOPES=False,
             **FIXED,
             **TOTALS_ONLY,
             **features,
