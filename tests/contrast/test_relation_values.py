@@ -12,6 +12,7 @@ import torch
 
 import flatclr
 from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.related import Positives
 from tests.support import relation_oracles as ro
 from tests.support.oracles import logsumexp
 from tests.support.relation_harness import (
@@ -190,3 +191,28 @@ def test_the_positive_that_ids_leave_of_a_large_label_keeps_its_precision() -> N
     unit = torch.nn.functional.normalize(z.double(), dim=2)
     other, last = (unit[0, :-1] * unit[1, :-1]).sum(1), unit[0, :-1] @ unit[1, -1]
     torch.testing.assert_close(pairs.positive(5.0)[:-1].double(), 5 * (other + last) / 2, rtol=1e-6, atol=0)
+
+
+def test_info_nce_of_labels_does_not_pay_for_the_mean_of_its_positives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loss looks at each positive alone; who reads the mean still gets it, with its gradient."""
+    views = [x.requires_grad_() for x in torch.randn(2, 6, 4, dtype=torch.float64)]
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    stats = flatclr.contrast_stats(*views, labels=labels, inverse_temperature=3.0)
+    cosines = torch.stack([torch.nn.functional.normalize(x, dim=1) for x in views]).flatten(0, 1)
+    of_label = labels.repeat(2).unsqueeze(1) == labels.repeat(2)
+    means = (3 * (cosines @ cosines.T) * of_label.fill_diagonal_(False)).sum(1) / of_label.sum(1)
+    torch.testing.assert_close(stats.positive, means)
+    for mine, theirs in zip(
+        torch.autograd.grad(stats.positive.square().sum(), views, retain_graph=True),
+        torch.autograd.grad(means.square().sum(), views),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+    def refuse(_: Positives) -> None:
+        raise AssertionError("the mean was measured")
+
+    monkeypatch.setattr(Positives, "_score_of_label", refuse)
+    loss = flatclr.InfoNCE(1 / 3)(*views, labels=labels)
+    torch.testing.assert_close(loss, stats.info_nce.mean())
+    loss.backward()

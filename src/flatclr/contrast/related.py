@@ -74,9 +74,9 @@ class Positives:
     @Cached
     def mean_score(self) -> Tensor:
         """[A]"""
-        if not self.has_labels:
-            return self.view_scores_AP.mean(1)
-        with torch.enable_grad():
+        with torch.enable_grad(), no_autocast(self.batch.views[0]):
+            if not self.has_labels:
+                return self.view_scores_AP.mean(1)
             return (self.view_scores_AP.sum(1) + self._score_of_label()) / self.count
 
     def _score_of_label(self) -> Tensor:

@@ -133,19 +133,16 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
     with_ess = _wants_ess(batch, route)
     negatives = negatives_of(batch, scale, route, positives, with_ess=with_ess)
     again = partial(_ess_related, batch, scale, route, positives)
-    positive, counted = positives.mean_score, negatives.counted
-    if counted is not None:
-        positive = positive.masked_fill(~counted, torch.nan)
-    total = negatives.logsumexp
+    positives.view_scores_AP  # noqa: B018  made now, since embeddings may change before they are read
     return ContrastStats(
-        positive,
-        total,
-        total - positive,
+        None,
+        negatives.logsumexp,
+        None,
         negatives.count,
         negatives.ess if with_ess else _LateEss(batch, scale, again).measure,
         _public(route),
         positives,
-        counted,
+        negatives.counted,
         not batch.plain and batch.chosen,
     )
 

@@ -250,7 +250,10 @@ class _Taken(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:
         ctx.save_for_backward(order_N, back_N)
-        return x.view(-1, order_N.shape[0], *x.shape[1:]).index_select(1, order_N).flatten(0, 1)
+        samples = order_N.shape[0]
+        groups = torch.arange(0, x.shape[0], samples, device=x.device)
+        # of whole rows: an index of the second of three dimensions is four times as slow
+        return x.index_select(0, (groups.unsqueeze(1) + order_N).flatten())
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:

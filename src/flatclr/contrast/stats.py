@@ -32,9 +32,9 @@ class ContrastStats(NamedTuple):
     `flatclr.contrast_stats` and `objective.with_stats` make them. K counts the negatives of an anchor.
 
     Args:
-        positive: [A], mean score of the anchor's positives.
-        negative_logsumexp: [A], log of the sum of exp(score) over its negatives.
-        gap: [A], negative_logsumexp - positive; below 0 the positive outweighs all negatives together.
+        known_positive: [A], what `positive` gives; None: `each_positive` is asked when it is read.
+        negative_logsumexp: [A], log of the sum of exp(score) over the anchor's negatives.
+        known_gap: [A], what `gap` gives; None: it is made of the two others.
         negatives: K, queue included; a tensor [A] where anchors differ.
         measure_ess: called when `ess` is read, so that a loss alone does not pay for it.
         route: which way the scores were reduced.
@@ -47,15 +47,29 @@ class ContrastStats(NamedTuple):
     (7, 2.0794)
     """
 
-    positive: Tensor  # [A], mean score of the positives
+    known_positive: Tensor | None  # [A]; None: a loss alone should not pay for it
     negative_logsumexp: Tensor  # [A]
-    gap: Tensor  # [A], negative_logsumexp - positive; below 0 the positive outweighs all negatives together
+    known_gap: Tensor | None  # [A]
     negatives: int | Tensor  # K per anchor, queue included; a tensor [A] where anchors differ
     measure_ess: Callable[[], Tensor]  # for those who ask: a loss alone should not pay for it
     route: str = "dense"  # which way the scores were reduced
     each_positive: Positives | None = None  # None: every anchor has one
     counted: Tensor | None = None  # [A], which anchors have negatives; None: all. The numbers of the others are NaN.
     chosen: bool = False  # labels, ids, a margin or hard negatives chose the negatives
+
+    @property
+    def positive(self) -> Tensor:
+        """Mean score of the positives per anchor; with labels it is made when it is first read."""
+        if self.known_positive is not None:
+            return self.known_positive
+        assert self.each_positive is not None, "who leaves the mean to them gives them"
+        mean = self.each_positive.mean_score
+        return mean if self.counted is None else mean.masked_fill(~self.counted, torch.nan)
+
+    @property
+    def gap(self) -> Tensor:
+        """negative_logsumexp - positive per anchor; below 0 the positive outweighs all negatives together."""
+        return self.negative_logsumexp - self.positive if self.known_gap is None else self.known_gap
 
     @property
     def ess(self) -> Tensor:
@@ -89,12 +103,12 @@ class ContrastStats(NamedTuple):
     @property
     def log_negatives(self) -> float | Tensor:
         """log K per anchor."""
-        return _log(self.negatives, self.positive)
+        return _log(self.negatives, self.negative_logsumexp)
 
     @property
     def log_positives(self) -> float | Tensor:
         """log of the number of positives per anchor."""
-        return _log(self.positives, self.positive)
+        return _log(self.positives, self.negative_logsumexp)
 
     @property
     def log_partition(self) -> Tensor:
@@ -140,7 +154,7 @@ class ContrastStats(NamedTuple):
     def ceiling_nats(self) -> float | Tensor:
         """The most InfoNCE can report with this many negatives: the mean of log(K + 1)."""
         if isinstance(self.negatives, Tensor):
-            return self.mean(self.negatives.to(self.positive.dtype).log1p())
+            return self.mean(self.negatives.to(self.negative_logsumexp.dtype).log1p())
         return math.log(self.negatives + 1)
 
     @property
@@ -151,16 +165,16 @@ class ContrastStats(NamedTuple):
         this is no bound.
         """
         if self.chosen:
-            return torch.full_like(self.positive[0], torch.nan)
+            return torch.full_like(self.negative_logsumexp[0], torch.nan)
         return self.ceiling_nats - self.mean(self.info_nce)
 
     def detach(self) -> ContrastStats:
         """The same numbers without their graph."""
         each = None if self.each_positive is None else self.each_positive.detach(self.negative_logsumexp)
         return self._replace(
-            positive=self.positive.detach(),
+            known_positive=self.positive.detach(),
             negative_logsumexp=self.negative_logsumexp.detach(),
-            gap=self.gap.detach(),
+            known_gap=self.gap.detach(),
             measure_ess=partial(measured, self.ess.detach()),
             each_positive=each,
         )
