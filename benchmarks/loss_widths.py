@@ -153,8 +153,11 @@ def errors(d: int, dtype: torch.dtype) -> dict[str, float]:
     return found
 
 
-def relations(d: int, dtype: torch.dtype, n: int = RELATION_ROWS) -> Iterator[dict[str, Any]]:
-    """Every relation by strips, n rows: milliseconds, and time per score in that of the cross pairing beside it."""
+def relations(d: int, dtype: torch.dtype, n: int = RELATION_ROWS, only: str = "") -> Iterator[dict[str, Any]]:
+    """Relations by strips, n rows: milliseconds, and time per score in that of the cross pairing beside it.
+
+    `only`: those whose name begins with it.
+    """
     labels = torch.arange(n, device=DEVICE) % (n // 8)
     queue = torch.randn(n // 2, d, device=DEVICE).to(dtype)
     hard = torch.randn(n, 4, d, device=DEVICE).to(dtype)
@@ -191,6 +194,8 @@ def relations(d: int, dtype: torch.dtype, n: int = RELATION_ROWS) -> Iterator[di
     }
     cross = step_of(table["cross"][3], embeddings(n, d, dtype))
     for name, (count, each, scores, objective, said) in table.items():
+        if not name.startswith(only):
+            continue
         views = [z.to(dtype).requires_grad_() for z in torch.randn(count, each, d, device=DEVICE).unbind()]
         found = in_turns({"cross": cross, name: cross if name == "cross" else step_of(objective, views, **said)})
         timed, beside = found[name], found["cross"]
@@ -207,13 +212,14 @@ def planned(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, args: argparse
     for pairs, d in () if args.relations else sizes:
         yield measure(pairs, d, dtype)
     for d in RELATION_WIDTHS if args.relations or args.sizes is None else ():
-        yield from relations(d, dtype, args.rows)
+        yield from relations(d, dtype, args.rows, args.only)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=record.RESULTS / "loss_widths.jsonl", help="where a line is added")
     parser.add_argument("--relations", action="store_true", help="the second table alone")
+    parser.add_argument("--only", default="", metavar="NAME", help="rows of the second table that begin so, say labels")
     parser.add_argument("--rows", type=int, default=RELATION_ROWS, help="of the second table (default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the embeddings (default: %(default)s)")
     parser.add_argument("--sizes", nargs="+", metavar="PAIRSxD", help="these of the first table alone, say 65536x128")
