@@ -216,3 +216,38 @@ def test_info_nce_of_labels_does_not_pay_for_the_mean_of_its_positives(monkeypat
     loss = flatclr.InfoNCE(1 / 3)(*views, labels=labels)
     torch.testing.assert_close(loss, stats.info_nce.mean())
     loss.backward()
+
+
+@pytest.mark.parametrize("labels", [None, torch.tensor([0, 0, 1, 1, 2, 2])], ids=["views", "labels"])
+@every_route
+def test_what_changes_after_the_call_does_not_change_the_stats(labels: torch.Tensor | None, route: str) -> None:
+    """An optimizer steps the temperature in place, a buffer of embeddings is filled anew."""
+    known = {} if labels is None else {"labels": labels}
+    views, beta = torch.randn(3, 6, 4).unbind(), torch.tensor(3.0)
+    want = flatclr.contrast_stats(*views, inverse_temperature=3.0, route=route, **known)
+    means, gaps, losses = want.positive, want.gap, want.info_nce
+    late = flatclr.contrast_stats(*views, inverse_temperature=beta, route=route, **known)
+    quiet = flatclr.contrast_stats(*views, inverse_temperature=beta, route=route, **known).detach()
+    beta.mul_(2)
+    assert torch.equal(late.info_nce, losses)
+    for view in views:
+        view.neg_()
+    for stats in (late, quiet):
+        assert torch.equal(stats.positive, means)
+        assert torch.equal(stats.gap, gaps)
+        if labels is None or route == "dense":
+            assert torch.equal(stats.info_nce, losses)
+        else:  # another pass over pairs
+            with pytest.raises(RuntimeError, match="must be read before embeddings are changed, not after"):
+                _ = stats.info_nce
+
+
+@pytest.mark.parametrize("name", ["positive", "gap", "info_nce", "positive_logsumexp", "negative_logsumexp"])
+@pytest.mark.parametrize("relation", ["views", "everything"])
+@every_route
+def test_stats_made_without_a_graph_have_none_when_they_are_read(relation: str, route: str, name: str) -> None:
+    tensors = Tensors.of(problem_of(3, **RELATIONS[relation]))
+    beta = torch.tensor(2.0, requires_grad=True)
+    with torch.no_grad():
+        stats = flatclr.contrast_stats(*tensors.views, inverse_temperature=beta, route=route, **tensors.brought)
+    assert not getattr(stats, name).requires_grad

@@ -91,7 +91,10 @@ class Batch:
         """The same batch without its graph."""
         queue, given, hard = (None if x is None else x.detach() for x in (self.queue, self.given_queue, self.hard_nHd))
         views = tuple(z.detach() for z in self.views)
-        return replace(self, views=views, queue=queue, given_queue=given, hard_nHd=hard)
+        detached = replace(self, views=views, queue=queue, given_queue=given, hard_nHd=hard)
+        for name in {"own_Vnd", "everyone_VNd"} & self.__dict__.keys():
+            detached.__dict__[name] = self.__dict__[name].detach()
+        return detached
 
     @property
     def negatives(self) -> int:

@@ -28,6 +28,23 @@ class Cached(Generic[T]):
         return value
 
 
+class Unchanged:
+    """Tensors that must not be changed in place until something is measured of them."""
+
+    def __init__(self, *tensors: object) -> None:
+        self.tensors = [x for x in tensors if isinstance(x, Tensor)]
+        self.versions = self._versions()
+
+    def require(self, measured: str, tensors: str, instead: str) -> None:
+        if self._versions() != self.versions:
+            raise RuntimeError(f"{measured} must be read before {tensors} are changed, not after; {instead}.")
+
+    def _versions(self) -> list[int]:
+        if torch.compiler.is_compiling():
+            return []
+        return [x._version for x in self.tensors if not x.is_inference()]
+
+
 def accumulation_type(z: Tensor) -> torch.dtype:
     """float64 stays, everything else accumulates in float32."""
     return torch.float64 if z.dtype == torch.float64 else torch.float32

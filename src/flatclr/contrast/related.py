@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.numerics import Cached, by_row, no_autocast, products
+from flatclr.contrast.numerics import Cached, Unchanged, by_row, no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
 from flatclr.contrast.streamed import hardest_candidates
@@ -39,6 +39,7 @@ class Positives:
     scale: float | Tensor
     route: str
     measured: tuple[Tensor, Tensor] | None = None  # (info_nce, logsumexp) where they are known already
+    unchanged: Unchanged | None = None  # the embeddings; None: read at once
 
     @Cached
     def view_scores_AP(self) -> Tensor:
@@ -98,6 +99,8 @@ class Positives:
         return torch.cat(scores) * self.scale
 
     def _sums_of_label(self, phi: Phi | None, shift: Tensor | None = None) -> PairSums:
+        if self.unchanged is not None and self.route != "dense":  # which has its own copy of them
+            self.unchanged.require("the single positives of a label", "embeddings", "read them earlier")
         return reduce_selected(self.batch, self.scale, self.route, Wanted(phi, positives=True, shift=shift))
 
     def mean_phi(self, phi: Phi) -> Tensor:
@@ -129,9 +132,22 @@ class Positives:
         if self.has_labels and self.batch.layout.ranks.size > 1:
             with torch.no_grad():
                 measured = self.info_nce(logsumexp_A), self.logsumexp()
-        detached = Positives(self.batch.detach(), _detached(self.scale), self.route, measured)
-        detached.__dict__["view_scores_AP"] = self.view_scores_AP.detach()
-        return detached
+        return self._kept(self.batch.detach(), _detached(self.scale), measured)
+
+    def as_of_now(self) -> Positives:
+        """To be read later: a temperature that changes until then is the present one; no_grad is that of now."""
+        self.view_scores_AP  # noqa: B018  made now, and the embeddings they are made of
+        graph = torch.is_grad_enabled()
+        scale = self.scale if graph else _detached(self.scale)
+        if isinstance(scale, Tensor) and self.has_labels:
+            scale = scale.clone()
+        return self._kept(self.batch if graph else self.batch.detach(), scale, self.measured)
+
+    def _kept(self, batch: Batch, scale: float | Tensor, measured: tuple[Tensor, Tensor] | None) -> Positives:
+        scores_AP, unchanged = self.view_scores_AP, self.unchanged or Unchanged(*self.batch.views)
+        kept = Positives(batch, scale, self.route, measured, unchanged)
+        kept.__dict__["view_scores_AP"] = scores_AP if batch is self.batch else scores_AP.detach()
+        return kept
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from flatclr.contrast import dense, operators
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
 from flatclr.contrast.kernels import TRITON_MODULES, Kernels, fused_kernels_run, kernels_of
-from flatclr.contrast.numerics import dense_ess, no_autocast
+from flatclr.contrast.numerics import Unchanged, dense_ess, no_autocast
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.stats import ContrastStats, measured
@@ -104,27 +104,21 @@ class _LateEss:
     """The ESS of a contrast that was reduced without it, in a pass of its own when it is first read."""
 
     def __init__(self, batch: Batch, scale: float | Tensor, again: Callable[[], Tensor]) -> None:
-        self.batch, self.scale, self.again = batch, scale, again
+        self.batch, self.again = batch, again
         self.found: Tensor | None = None
-        self.versions = self._versions()
+        self.unchanged = Unchanged(*batch.views, batch.given_queue, batch.hard_nHd, scale)
 
     @torch.no_grad()
     def measure(self) -> Tensor:
         if self.found is None:
-            if self._versions() != self.versions:
-                raise RuntimeError(
-                    "the ESS must be read before embeddings, queue, temperature or hard negatives are changed, got it "
-                    "after; read it earlier, or pass with_ess=True."
-                )
+            self.unchanged.require(
+                "the ESS",
+                "embeddings, queue, temperature or hard negatives",
+                "read it earlier, or pass with_ess=True",
+            )
             with no_autocast(self.batch.views[0]):
                 self.found = self.again()
         return self.found
-
-    def _versions(self) -> list[int]:
-        if torch.compiler.is_compiling():
-            return []
-        tensors = (*self.batch.views, self.batch.given_queue, self.batch.hard_nHd, self.scale)
-        return [x._version for x in tensors if isinstance(x, Tensor) and not x.is_inference()]
 
 
 def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
@@ -133,7 +127,6 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
     with_ess = _wants_ess(batch, route)
     negatives = negatives_of(batch, scale, route, positives, with_ess=with_ess)
     again = partial(_ess_related, batch, scale, route, positives)
-    positives.view_scores_AP  # noqa: B018  made now, since embeddings may change before they are read
     return ContrastStats(
         None,
         negatives.logsumexp,
@@ -141,7 +134,7 @@ def _related(batch: Batch, scale: float | Tensor, route: str) -> ContrastStats:
         negatives.count,
         negatives.ess if with_ess else _LateEss(batch, scale, again).measure,
         _public(route),
-        positives,
+        positives.as_of_now(),
         negatives.counted,
         not batch.plain and batch.chosen,
     )

@@ -59,7 +59,7 @@ class ContrastStats(NamedTuple):
 
     @property
     def positive(self) -> Tensor:
-        """Mean score of the positives per anchor; with labels it is made when it is first read."""
+        """Mean score of the positives per anchor; made when it is read of any relation but two plain views."""
         if self.known_positive is not None:
             return self.known_positive
         assert self.each_positive is not None, "who leaves the mean to them gives them"
