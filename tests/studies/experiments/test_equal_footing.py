@@ -53,14 +53,18 @@ def test_what_decides_about_the_small_batch_comes_first() -> None:
         "FlatNCE, ESS 0.25, batch 256",
         "FlatNCE, ESS 0.25, batch 32",
     ]
+    assert (runs[8].arm, runs[8].seed) == ("FlatNCE, ESS 0.25, batch 32", 1)  # waits for no other run
     found = finished(runs[:6], HELD_OUT)
-    assert [run.arm for run in planned(found)[8:10]] == ["InfoNCE 0.5, batch 256", "InfoNCE 0.2, batch 32"]
+    both = [("InfoNCE 0.5, batch 256", 0), ("InfoNCE 0.2, batch 32", 0)]
+    both += [(arm, 1) for arm in ("InfoNCE 0.5, batch 256", "InfoNCE 0.2, batch 32", "FlatNCE, ESS 0.25, batch 32")]
+    assert [(run.arm, run.seed) for run in planned(found)[8:13]] == both
 
 
 def test_every_tier_has_its_cells_and_no_run_twice() -> None:
     for tier, cells in ((1, 8), (2, 16), (3, 40)):
         runs = planned(tier=tier)
-        assert len(runs) == len({run.digest for run in runs}) == 4 * cells  # three values and the default
+        assert len({run.digest for run in runs}) == 4 * cells  # three values and the default
+        assert len(runs) == len({run.name for run in runs}) == 4 * cells + 1  # one of them with a second seed
         assert {run.settings["config"]["epochs"] for run in runs if run.settings["held_out"]} == {30.0}
         assert {run.settings["config"]["epochs"] for run in runs if not run.settings["held_out"]} == {100.0}
 

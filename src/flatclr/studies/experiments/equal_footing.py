@@ -120,7 +120,7 @@ def _tuned(cells: Iterable[Cell], of: Plan) -> Iterator[Run]:
 def _second_seeds(cells: Sequence[Cell], arms: set[str], of: Plan) -> Iterator[Run]:
     for method, batch, _ in cells:
         for value in method.values:
-            if method.arm(value, batch) in arms and of.found.of(method.arm(value, batch)):
+            if method.arm(value, batch) in arms:
                 yield method.run(value, batch, len(of.seeds), quick=of.quick)
 
 
