@@ -27,6 +27,7 @@ from PIL import Image
 
 import flatclr
 from benchmarks import record
+from flatclr.capture import Graph
 from flatclr.data import BatchPlan, Dataset, FileImages, Loader, open_dataset
 from flatclr.training.build import build
 from flatclr.training.graph import GraphedSteps
@@ -113,7 +114,7 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
     replays = None
     if isinstance(take_step, GraphedSteps):
         (captured,) = take_step.steps.values()
-        captured.graph = replays = TimedReplays(captured.graph)  # type: ignore[assignment]
+        captured.graph = replays = TimedReplays(captured.graph)
     measured = []
     for block in range(BLOCKS):
         finished()
@@ -138,7 +139,7 @@ def training(settings: Settings, batch: int, *, streamed: bool, graph: bool) -> 
 class TimedReplays:
     """A CUDA graph whose time on the device is taken, apart from what the host does between replays."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 

@@ -4,8 +4,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from flatclr.capture import WaitsForDeviceError, first_line, first_of, without_waiting
+from flatclr import capture
+from flatclr.capture import (
+    WARMUPS,
+    WaitsForDeviceError,
+    first_line,
+    first_of,
+    is_out_of_memory,
+    warm_up,
+    without_waiting,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +43,42 @@ def test_a_broken_capture_is_explained_by_what_broke_it() -> None:
     ending.__context__ = RuntimeError("the cause.\nand more")
     assert first_of(ending) is ending.__context__
     assert first_line(first_of(ending)) == "the cause"
+
+
+def test_the_cpu_allocator_is_understood_when_it_runs_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**58, dtype=torch.float32)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "an error on the way"])
+def test_what_is_tried_before_a_capture_leaves_no_trace(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "without_waiting", lambda work, _: work())
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout())
+    optimizer = torch.optim.AdamW(layer.parameters(), capturable=False)
+    tries: list[int] = []
+
+    def step() -> None:
+        tries.append(1)
+        optimizer.zero_grad()
+        layer(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+        if fails and len(tries) == WARMUPS:
+            raise RuntimeError("broken")
+
+    def state() -> list[torch.Tensor]:
+        moments = [value for values in optimizer.state.values() for value in values.values()]
+        return [*(p.detach() for p in layer.parameters()), *layer.buffers(), *moments]
+
+    before, random = {name: value.clone() for name, value in layer.state_dict().items()}, torch.get_rng_state()
+    if fails:
+        with pytest.raises(RuntimeError, match="broken"):
+            warm_up(step, "it", state, torch.device("cpu"))
+    else:
+        warm_up(step, "it", state, torch.device("cpu"))
+    assert len(tries) == WARMUPS
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    assert all(not moment.any() for values in optimizer.state.values() for moment in values.values())

@@ -1,15 +1,23 @@
-"""What captures of CUDA graphs share: whether work waits for the device, and what broke a capture first."""
+"""CUDA graphs: work is tried until it leaves no trace and waits for nothing, then captured, then replayed."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
+WARMUPS = 3
+
+
+class Graph(Protocol):
+    """What a capture gives."""
+
+    def replay(self) -> None: ...
 
 
 class WaitsForDeviceError(RuntimeError):
@@ -18,6 +26,70 @@ class WaitsForDeviceError(RuntimeError):
 
 class CaptureError(RuntimeError):
     """The capture broke, and what CUDA does after it is not to be relied on."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA has an exception of its own; the CPU allocator says it in words."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )
+
+
+def captured(work: Callable[[], T], pool: Any = None) -> tuple[Graph, T]:
+    """A graph of the work, and what it returned: tensors that each replay writes anew."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.random.fork_rng([]), torch.cuda.graph(graph, pool=pool):
+            return graph, work()
+    except RuntimeError as error:
+        cause = first_of(error)
+        if is_out_of_memory(cause):
+            raise cause from error
+        raise CaptureError(first_line(cause)) from error
+
+
+def warm_up(work: Callable[[], object], what: str, state: Callable[[], Iterable[Tensor]], device: torch.device) -> None:
+    """Do it a few times without a trace: libraries and allocators must be ready before a capture.
+
+    The last time it must not wait for the device: a capture that breaks leaves CUDA in no state to go on with.
+
+    Args:
+        what: the work is, in messages.
+        state: everything that it changes; what it makes is zeroed: moments, which an optimizer starts from nothing.
+        device: that it works on.
+    """
+    kept = [(tensor, tensor.clone()) for tensor in state()]
+    known = {tensor.data_ptr() for tensor, _ in kept}
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            on_a_side_stream(lambda: tried(work, what))
+    finally:
+        for tensor, before in kept:
+            tensor.copy_(before)
+        for tensor in state():
+            if tensor.data_ptr() not in known:
+                tensor.zero_()
+
+
+def tried(work: Callable[[], object], what: str) -> None:
+    """As often as a capture wants; the last time it must not wait for the device."""
+    for _ in range(WARMUPS - 1):
+        work()
+    without_waiting(work, what)
+
+
+def on_a_side_stream(work: Callable[[], object]) -> None:
+    """Where work is tried that is to be captured; without CUDA there is but one place."""
+    if not torch.cuda.is_available():
+        work()
+        return
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(side):
+            work()
+    finally:
+        torch.cuda.current_stream().wait_stream(side)
 
 
 def without_waiting(work: Callable[[], T], what: str) -> T:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flatclr.capture import WARMUPS
 from flatclr.checkpoint import load_checkpoint
 from flatclr.data.loading import BatchPlan, Loader
 from flatclr.data.sources import Dataset, ResidentImages
@@ -20,7 +21,7 @@ from flatclr.training.build import build
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Warned
-from flatclr.training.graph import WARMUP_STEPS, GraphedSteps
+from flatclr.training.graph import GraphedSteps
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
 from tests.support.training_worker import SEVERAL_SIZES, config, network_of
@@ -115,7 +116,7 @@ def test_a_captured_resnet_with_fused_normalisation_takes_the_step_of_the_eager_
         moved.append(
             torch.cat([(last[name].cpu() - first[name].cpu()).flatten() for name in first if "weight" in name])
         )
-        assert len(calls) == 20 * (WARMUP_STEPS + 1)  # of the first alone
+        assert len(calls) == 20 * (WARMUPS + 1)  # of the first alone
     assert moved[1].norm() > 0
     assert (moved[0] - moved[1]).norm() < 0.1 * moved[1].norm()
 

@@ -11,13 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flatclr.data.loading import BatchPlan, seeded_generator
+from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.data.named import Progress
-from flatclr.data.sources import ImageSource
+from flatclr.data.sources import ImageSource, ResidentImages
 from flatclr.data.views import crops_and_flips
-from flatclr.evaluation.features import OUTPUT, compute_features
+from flatclr.evaluation.features import OUTPUT, compute_features, images_at_once
+from flatclr.evaluation.finetune_steps import Draws, EagerSteps, Step, graphed
 from flatclr.evaluation.linear import LinearClassifier, Scaling, fit_linear
-from flatclr.evaluation.subjects import Subject, view_of
+from flatclr.evaluation.subjects import Subject
+from flatclr.models.encoders import is_own_encoder
 from flatclr.optim import build_optimizer, set_learning_rate, warmup_cosine
 
 
@@ -41,6 +43,7 @@ class Recipe:
 
 
 OWN, PAPER = "own", "paper"
+HELD_BYTES = 4 * 2**30  # of images in memory, as the setting resident_gib has it
 RECIPES = {
     OWN: Recipe(),
     # FlatNCE (Chen et al. 2021): Adam, no penalty, 100 epochs, from a new layer; its "5^-5" is read as 5e-5
@@ -129,7 +132,8 @@ def trained_classifier(
     The caller's random state stays as it was; dropout and the like draw from `seed`.
     """
     chosen = torch.arange(len(source)) if chosen is None else chosen
-    task = _Task(subject, source, labels, chosen, recipe, device, seed)
+    source, numbers = held(source, chosen, progress)
+    task = _Task(subject, source, numbers, labels[chosen], recipe, device, seed)
     telling = None if progress is None else partial(progress, what)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else ()):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach every device
@@ -141,14 +145,37 @@ def trained_classifier(
     return network
 
 
+def held(source: ImageSource, chosen: Tensor, progress: Progress | None = None) -> tuple[ImageSource, Tensor]:
+    """A source that has the chosen images in memory, and their numbers there; as it was where they are too large.
+
+    So each is decoded and resized once, not in every epoch.
+    """
+    if len(chosen) == len(source) and isinstance(source, ResidentImages):
+        return source, chosen
+    if len(chosen) * source.channels * source.image_size**2 > HELD_BYTES:
+        return source, chosen
+    images = torch.empty(len(chosen), source.channels, source.image_size, source.image_size, dtype=torch.uint8)
+    numbers = torch.arange(len(chosen))
+    for rows in numbers.split(images_at_once(source.image_size, torch.device("cpu"))):
+        images[rows] = source.batch(chosen[rows])
+        if progress is not None:
+            progress(f"reading {source.name}", int(rows[-1]) + 1, len(chosen))
+    return ResidentImages(images, name=source.name), numbers
+
+
+def is_captured(loader: Loader, encoder: nn.Module) -> bool:
+    """Whether steps are replayed: the device holds the images, and what the encoder does is known."""
+    return loader.device.type == "cuda" and loader.resident is not None and is_own_encoder(encoder)
+
+
 @dataclass(frozen=True)
 class _Task:
     """What is trained, on what, how."""
 
     subject: Subject
     source: ImageSource
-    labels: Tensor
-    chosen: Tensor
+    numbers: Tensor  # of its images
+    labels: Tensor  # of these
     recipe: Recipe
     device: torch.device
     seed: int
@@ -157,9 +184,8 @@ class _Task:
         """A copy of the encoder with the linear probe of its features."""
         encoder = copy.deepcopy(self.subject.bare).float().requires_grad_(True).to(self.device)
         prepare = self.subject.plain()
-        features = compute_features(encoder, self.source, prepare, index=self.chosen, device=self.device)[OUTPUT]
-        labels = self.labels[self.chosen].to(self.device)
-        probe = fit_linear(features, labels, classes=classes, l2=self.recipe.probe_l2)
+        features = compute_features(encoder, self.source, prepare, index=self.numbers, device=self.device)[OUTPUT]
+        probe = fit_linear(features, self.labels.to(self.device), classes=classes, l2=self.recipe.probe_l2)
         network = Classifier(encoder, probe).to(self.device)
         if not self.recipe.starts_from_probe:
             nn.init.zeros_(network.linear.weight)
@@ -168,35 +194,38 @@ class _Task:
 
     def train(self, network: Classifier, telling: Callable[[int, int], None] | None) -> None:
         """All steps of the recipe."""
-        recipe, loss_of, batches = self.recipe, _loss(self.labels), self._batches()
+        recipe, count = self.recipe, self.recipe.steps(len(self.numbers))
+        draws = self._draws()
+        in_graph = is_captured(draws.loader, network.encoder)
+        if in_graph:
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = build_optimizer(
-            recipe.optimizer, network, learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay
+            recipe.optimizer,
+            network,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            capturable=in_graph,
         )
-        steps = recipe.steps(len(self.chosen))
         network.train()
-        for step in range(steps):
-            rate = warmup_cosine(step, total_steps=steps, warmup_steps=round(recipe.warmup_share * steps))
+        step = Step(network, optimizer, _loss(self.labels), draws.views)
+        take = (graphed(step, draws) if in_graph else None) or EagerSteps(step, draws, count)
+        for number, drawn in enumerate(draws.steps(count)):
+            rate = warmup_cosine(number, total_steps=count, warmup_steps=round(recipe.warmup_share * count))
             set_learning_rate(optimizer, recipe.learning_rate, rate)
-            images, labels = batches(step)
-            loss = loss_of(network(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            take(drawn)
             if telling is not None:
-                telling(step + 1, steps)
+                telling(number + 1, count)
 
-    def _batches(self) -> Callable[[int], tuple[Tensor, Tensor]]:
-        """Views and labels of a step's samples, to be asked for step after step."""
-        views = self.subject.normalised(crops_and_flips(self.recipe.smallest_crop))
-        generator = seeded_generator(self.seed, "fine-tuning views")
-        plan = BatchPlan(len(self.chosen), min(self.recipe.batch_size, len(self.chosen)), self.seed)
-
-        def batch(step: int) -> tuple[Tensor, Tensor]:
-            index = self.chosen[plan.indices(step)]
-            images = view_of(self.source.batch(index).to(self.device), views, generator)
-            return images, self.labels[index].to(self.device)
-
-        return batch
+    def _draws(self) -> Draws:
+        plan = BatchPlan(len(self.numbers), min(self.recipe.batch_size, len(self.numbers)), self.seed)
+        return Draws(
+            Loader(self.source, plan, own=slice(0, plan.batch_size), device=self.device),
+            self.numbers,
+            self.labels,
+            self.subject.normalised(crops_and_flips(self.recipe.smallest_crop)),
+            self.source.image_size,
+            seeded_generator(self.seed, "fine-tuning views"),
+        )
 
 
 def class_balanced(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:

@@ -436,6 +436,11 @@ class AdaptedEncoder(Encoder):
         return torch.flatten(self.model(images), 1)
 
 
+def is_own_encoder(encoder: nn.Module) -> bool:
+    """Whether `build_encoder` makes all of it itself, so that what its layers do is known."""
+    return isinstance(encoder, Encoder) and not isinstance(encoder, AdaptedEncoder)
+
+
 def _timm_model(timm: ModuleType, name: str, channels: int, image_size: int, options: dict[str, Any]) -> nn.Module:
     if ":" not in name:  # else "hf-hub:owner/name", which only the hub knows
         _require_published("timm", name.partition(".")[0], timm.list_models())

@@ -14,19 +14,18 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flatclr import distributed
-from flatclr.capture import WaitsForDeviceError, first_line, first_of, without_waiting
+from flatclr.capture import Graph, WaitsForDeviceError, first_line, first_of, on_a_side_stream, tried
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast import Options
 from flatclr.objectives.ess_control import EssControl
 
 MOST_SHAPES = 8
-WARMUP_CALLS = 3
 CHOOSING = ("labels", "ids", "negative_labels", "negative_ids")
 
 Inputs = dict[str, Tensor]  # views by number, and what else a call brings, by name
@@ -125,13 +124,7 @@ def _kinds(inputs: Inputs) -> Iterator[Any]:
         yield name, x.shape, x.dtype, x.device, x.requires_grad
 
 
-class Replayable(Protocol):
-    """What a capture returns."""
-
-    def replay(self) -> None: ...
-
-
-def captured(work: Callable[[], None], pool: Any) -> Replayable:
+def captured(work: Callable[[], None], pool: Any) -> Graph:
     """A CUDA graph of it."""
     graph = torch.cuda.CUDAGraph()
     # threads that look after loaders may allocate meanwhile
@@ -154,7 +147,7 @@ class CapturedCall:
     upstream: Tensor | None = None
     loss: Tensor | None = None
     gradients: tuple[Tensor | None, ...] = ()
-    graphs: list[Replayable] = field(default_factory=list)  # forward, then backward if there is one
+    graphs: list[Graph] = field(default_factory=list)  # forward, then backward if there is one
     waiting: weakref.ref[_Token] | None = None
     noting: list[EssControl] = field(default_factory=list)  # controllers that a replay lets wait for a step
 
@@ -165,8 +158,8 @@ class CapturedCall:
         call = cls(static, [p for p in module.parameters() if p.requires_grad], evaluate)
         kept = [(x, x.clone()) for x in _tensors(module) if not x.requires_grad]
         try:
-            _on_a_side_stream(call._both, WARMUP_CALLS - 1)
-            _on_a_side_stream(lambda: without_waiting(call._both, "it"), 1)
+            if torch.cuda.is_available():
+                on_a_side_stream(lambda: tried(call._both, "it"))
         finally:
             for x, before in kept:
                 x.copy_(before)
@@ -208,19 +201,6 @@ class CapturedCall:
         found = iter(torch.autograd.grad(self.loss, wanted, self.upstream, allow_unused=True))
         inputs = (*self.static.values(), *self.parameters)
         self.gradients = tuple(next(found) if x.requires_grad else None for x in inputs)
-
-
-def _on_a_side_stream(work: Callable[[], object], times: int) -> None:
-    if not torch.cuda.is_available():
-        return
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    try:
-        with torch.cuda.stream(side):
-            for _ in range(times):
-                work()
-    finally:
-        torch.cuda.current_stream().wait_stream(side)
 
 
 class _Replayed(torch.autograd.Function):

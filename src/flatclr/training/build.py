@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from flatclr.capture import is_out_of_memory
 from flatclr.checks import checked_device
 from flatclr.data.halves import halved
 from flatclr.data.loading import BatchPlan, Loader
@@ -35,7 +36,6 @@ from flatclr.training.build_start import Start, image_size_of_start, open_start
 from flatclr.training.config import VIEW_SIZES, TrainConfig
 from flatclr.training.inputs import ClassPairViews, GivenViews, ImageViews, Inputs, PairedInputs
 from flatclr.training.launch import local_rank
-from flatclr.training.memory import is_out_of_memory
 from flatclr.training.queue import EmbeddingQueue
 from flatclr.training.schedule import Schedule
 from flatclr.training.step import AUTOCAST_TYPES, TrainStep

@@ -9,16 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatclr.capture import CaptureError, first_line, first_of, without_waiting
+from flatclr.capture import Graph, captured, warm_up
 from flatclr.data.loading import Batch, Loader
 from flatclr.models.batch_norm import for_capture
 from flatclr.training.inputs import ImageViews
-from flatclr.training.memory import is_out_of_memory
 from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
 from flatclr.training.view_groups import Groups
 
-WARMUP_STEPS = 3
 DRAWN_ROWS = 3072  # of view parameters at once, in a millisecond or two
 
 
@@ -134,38 +132,11 @@ class GraphedStep:
         with for_capture():
             return self.train_step.take(views, len(self.batch), index)
 
-    def _captured(self) -> tuple[torch.cuda.CUDAGraph, StepResult]:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.random.fork_rng([]), torch.cuda.graph(graph, pool=self.pool):
-                return graph, self._take()
-        except RuntimeError as error:
-            cause = first_of(error)
-            if is_out_of_memory(cause):
-                raise cause from error
-            raise CaptureError(first_line(cause)) from error
+    def _captured(self) -> tuple[Graph, StepResult]:
+        return captured(self._take, self.pool)
 
     def _warm_up(self) -> None:
-        """A few steps that leave no trace: libraries and allocators must be ready before a capture.
-
-        The last one must not wait for the device: a capture that breaks leaves CUDA in no state to go on with.
-        """
-        kept = [(tensor, tensor.clone()) for tensor in _state(self.train_step)]
-        known = {tensor.data_ptr() for tensor, _ in kept}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        try:
-            with torch.random.fork_rng([self.loader.device]), torch.cuda.stream(side):
-                for _ in range(WARMUP_STEPS - 1):
-                    self._take()
-                without_waiting(self._take, "the step")
-        finally:
-            torch.cuda.current_stream().wait_stream(side)
-            for tensor, before in kept:
-                tensor.copy_(before)
-            for tensor in _state(self.train_step):
-                if tensor.data_ptr() not in known:
-                    tensor.zero_()  # moments an optimizer made; it starts them from nothing
+        warm_up(self._take, "the step", lambda: _state(self.train_step), self.loader.device)
 
 
 def _state(train_step: TrainStep) -> Iterator[Tensor]:

@@ -6,15 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from flatclr.capture import is_out_of_memory
 from flatclr.data.loading import Batch
 from flatclr.training.step import TrainStep
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has an exception of its own; the CPU allocator says it in words."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    )
 
 
 def micro_batch_that_fits(train_step: TrainStep, batch: Batch, step: int) -> int | None:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flatclr.capture import CaptureError, WaitsForDeviceError
+from flatclr.capture import CaptureError, WaitsForDeviceError, is_out_of_memory
 from flatclr.data.loading import Batch
 from flatclr.data.sources import UnusableImagesError
 from flatclr.distributed import any_rank
-from flatclr.models.encoders import AdaptedEncoder, Encoder
+from flatclr.models.encoders import is_own_encoder
 from flatclr.training.build import Parts
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.graph import GraphedSteps, why_not_graphed
-from flatclr.training.memory import is_out_of_memory, micro_batch_that_fits
+from flatclr.training.memory import micro_batch_that_fits
 from flatclr.training.step import StepResult, TrainStep
 from flatclr.training.throughput import Throughput
 
@@ -81,8 +81,7 @@ def captured(parts: Parts, batches: Iterator[Batch], first: int) -> TakeStep:
 
 def is_own_network(train_step: TrainStep) -> bool:
     """Whether every encoder is one that `build_encoder` makes itself."""
-    encoders = train_step.bare_network.encoders.values()
-    return all(isinstance(e, Encoder) and not isinstance(e, AdaptedEncoder) for e in encoders)
+    return all(map(is_own_encoder, train_step.bare_network.encoders.values()))
 
 
 def choose_step(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import torch
 
+from flatclr.capture import is_out_of_memory
 from flatclr.training.build import Parts
 from flatclr.training.config import OWN
-from flatclr.training.memory import is_out_of_memory
 from flatclr.training.progress import Pace
 
 TRIAL_STEPS = 4  # of which the first, which sets things up, is not timed

@@ -125,6 +125,6 @@ STUDY = Study(
     table=table,
     draw=draw,
     seeds=2,
-    budget="about 6 GPU hours, most of it fine-tuning for 100 epochs",
+    budget="about half a GPU hour, most of it fine-tuning for 100 epochs; less with --jobs 6 that share the GPU",
     options={"data": "imagenette", "transfer_data": "cifar10"},
 )
