@@ -26,7 +26,8 @@ TOLD_ELSEWHERE = {
 HANDED_TO_USERS = {  # what users get and never make
     "Event", "Started", "Measured", "Logged", "Evaluated", "Saved", "Warned", "Stopped", "Finished", "RunResult",
     "Forecast", "Progressed", "Nearest", "Pair",
-    "Setting", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval", "Ended", "Job", "Kept",
+    "Setting", "DivergedError", "TrainingStoppedError", "TrainingInterruptedError", "LinearProbe", "Retrieval", "Ended",
+    "Job", "Kept",
     "Plan", "Progress", "StudyResult", "BatchNormHealth", "Finding",
 }  # fmt: skip
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flatclr.runs import RunDirectory
 from flatclr.studies import Job
+from flatclr.studies import training_runs as module
 from flatclr.studies.execution import UNFINISHED, Site, make
-from flatclr.studies.training_runs import QUICK_IMAGES, data_of, located, measure, training_run
-from flatclr.training.errors import TrainingInterruptedError
+from flatclr.studies.training_runs import (
+    ACCURACIES,
+    QUICK_IMAGES,
+    data_of,
+    located,
+    measure,
+    measure_untrained,
+    training_run,
+    untrained,
+)
+from flatclr.training.errors import DivergedError, TrainingInterruptedError, TrainingStoppedError
 
 
 def quick_run(**config: object) -> Job:
@@ -59,3 +70,67 @@ def test_data_are_found_where_named_datasets_are_and_kept_by_their_name(
     assert located("digits.npz") == str(tmp_path / "digits.npz")
     assert located("cifar10") == "cifar10"
     assert located("nowhere") == "nowhere"
+
+
+@pytest.mark.parametrize("diverges", [True, False], ids=["not finite", "no memory"])
+def test_only_a_loss_that_is_not_finite_is_a_result(
+    diverges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that found too little memory beside others says nothing of its objective, and is made again."""
+    run = training_run("a", 0, {"objective": "infonce", "temperature": 0.5}, quick=True, protocols=["knn"])
+    kept, site = tmp_path / "runs" / f"{run.name}.json", Site(tmp_path, "cpu", 1, None, {})
+    train = module.train
+
+    def stopped(*args: object, **options: object) -> None:
+        train(*args, **options)  # type: ignore[arg-type]
+        raise (DivergedError if diverges else TrainingStoppedError)("it stopped")
+
+    monkeypatch.setattr(module, "train", stopped)
+    ended = make(run, site)
+    assert ended.problem == ("" if diverges else "TrainingStoppedError: it stopped")
+    assert kept.exists() == diverges
+    if diverges:
+        assert '"stopped": "it stopped"' in kept.read_text()
+
+
+def test_a_diverging_objective_ends_as_a_result(tmp_path: Path) -> None:
+    config = {"objective": "fmicl", "objective_options": {"divergence": "js", "kernel": "raw_cosine"}}
+    run = training_run("a", 0, {**config, "ess_target": None, "max_bad_steps": 2}, quick=True, protocols=["knn"])
+    ended = make(run, Site(tmp_path, "cpu", 1, None, {}))
+    assert ended.problem == ""
+    assert "losses and gradients must be finite" in (tmp_path / "runs" / f"{run.name}.json").read_text()
+
+
+def test_accuracies_that_take_long_are_kept_one_by_one_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = training_run("a", 0, {"objective": "infonce", "temperature": 0.5}, quick=True)
+    job = Job({**run.settings, "protocols": ["knn", "finetune"]}, 0, "cpu", tmp_path)
+    evaluate, asked = module.evaluate, []
+
+    def watched(encoder: object, data: object, protocols: list[str], **options: object) -> object:
+        asked.append(protocols)
+        if protocols == ["finetune"] and asked.count(protocols) == 1:
+            job.stop.ask("a test")
+        return evaluate(encoder, data, protocols, **options)
+
+    monkeypatch.setattr(module, "evaluate", watched)
+    with pytest.raises(
+        TrainingInterruptedError, match=r"the evaluation was stopped by a test; what is measured is kept"
+    ):
+        measure(job)
+    assert (tmp_path / ACCURACIES).exists()
+    again = measure(Job(job.settings, 0, "cpu", tmp_path))
+    assert asked == [["knn"], ["finetune"], ["finetune"]]
+    assert {"knn", "finetune"} <= set(again)
+
+
+def test_an_untrained_encoder_is_that_of_the_first_step(tmp_path: Path) -> None:
+    run = training_run("a", 0, {"objective": "infonce", "temperature": 0.5, "learning_rate": 1e-12}, quick=True)
+    plain = {"encoder_options": {"width": 4, "norm": "none"}}  # without statistics, which steps change at any rate
+    run = replace(run, settings={**run.settings, "config": {**run.settings["config"], **plain}})
+    first = untrained(run, "untrained")
+    assert (first.arm, first.settings, first.digest != run.digest) == ("untrained", run.settings, True)
+    numbers = measure_untrained(Job(first.settings, 0, "cpu", tmp_path / "untrained"))
+    trained = measure(Job(run.settings, 0, "cpu", tmp_path / "trained"))
+    assert {name: trained[name] for name in ("knn", "linear")} == numbers

@@ -75,11 +75,24 @@ class GradientNoise:
         Returns:
             The quotient, and the ends of its 95 % interval; above 1 this one is noisier.
         """
+        return self.ratio(layer) / other.ratio(layer), *_ends(self.quotients(other, layer, seed=seed))
+
+    def quotients(self, other: GradientNoise, layer: str | None = None, *, seed: int = 0) -> Tensor:
+        """The ratio over that of another objective, in each resample of the batches of both.
+
+        Args:
+            other: of as many batches, the same ones.
+            layer: one of `layers`; None: all of them together.
+            seed: of the resamples.
+
+        Returns:
+            [R], of which `relative_to` gives the ends; the largest number where only the other's signal is seen.
+        """
         own, its = self._gram(layer), other._gram(layer)
         if len(own) != len(its):
             raise ValueError(f"other must be of {len(own)} batches, got {len(its)}; measure both on the same ones.")
         counts = _resamples(len(own), seed)
-        return self.ratio(layer) / other.ratio(layer), *_ends(_ratios(own, counts) / _ratios(its, counts))
+        return _finite(_ratios(own, counts) / _ratios(its, counts))
 
     def _gram(self, layer: str | None) -> Tensor:
         if layer is None:
@@ -161,7 +174,12 @@ def _resamples(batches: int, seed: int) -> Tensor:
     return torch.zeros_like(ones).scatter_add_(1, drawn, ones)
 
 
+def _finite(values_R: Tensor) -> Tensor:
+    """The largest number for what is infinite, and for one infinity over another."""
+    largest = torch.finfo(torch.float64).max
+    return values_R.nan_to_num(nan=largest, posinf=largest)
+
+
 def _ends(values_R: Tensor) -> tuple[float, float]:
-    finite = values_R.nan_to_num(nan=torch.inf, posinf=torch.finfo(torch.float64).max)
-    low, high = finite.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = _finite(values_R).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return low, high

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from matplotlib.figure import Figure
 
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.judging import score_text
+from flatclr.studies.judging import every, pooled_spread, score_text
 from flatclr.studies.study import Found, Row
+
+HELD_OUT = "held out: "
+Pair = tuple[str, str]  # of arms
 
 
 def in_points(score: Score) -> Score:
@@ -22,15 +26,65 @@ def in_points(score: Score) -> Score:
 
 
 def percent(found: Found, arm: str, number: str) -> str:
-    """Mean over seeds with its interval; "" where it was not measured."""
-    if any(number not in kept.numbers for kept in found.of(arm)):
+    """Mean over seeds with its interval; "" where it was not measured, "stopped" where a run did."""
+    if has_stopped(found, arm):
+        return "stopped"
+    if not _has(found, arm, number):
         return ""
     return score_text(in_points(found.mean(arm, number)), 1)
 
 
 def points(found: Found, one: str, other: str, number: str) -> Score:
-    """One arm less another, seeds paired, in points."""
+    """One arm less another, seeds paired, in points; of two seeds the interval is too wide to tell anything."""
     return in_points(found.difference(one, other, number))
+
+
+def less(found: Found, one: str, other: str, number: str, *, comparisons: int = 1) -> Score:
+    """One arm less another in points, its interval of the spread over seeds of all arms together.
+
+    Runs on held-out images, which are shorter, are told from others. An arm less itself is 0.
+
+    Args:
+        comparisons: of how many this is one, as `Spread.difference` has it.
+    """
+    if one == other:
+        return Score(0.0, 0.0, 0.0)
+    arms = [arm for arm in found.arms if is_held_out(arm) == is_held_out(one)]
+    spread = pooled_spread([found.values(arm, number) for arm in arms if _has(found, arm, number)])
+    return in_points(spread.difference(found.values(one, number), found.values(other, number), comparisons=comparisons))
+
+
+def all_above(found: Found, pairs: Sequence[Pair], number: str, threshold: float = 0.0) -> tuple[str, list[Score]]:
+    """Whether the first of each pair is above the second, and by how many points."""
+    alone, among = (
+        [less(found, one, other, number, comparisons=count) for one, other in pairs] for count in (1, len(pairs))
+    )
+    return every(alone, among, threshold), alone
+
+
+def best_arm(found: Found, arms: Iterable[str], number: str) -> str | None:
+    """The arm with the highest mean, the first of equals; one with a run that stopped has none."""
+    means = {arm: found.mean(arm, number).value for arm in arms if found.of(arm)}
+    known = [arm for arm, mean in means.items() if not math.isnan(mean)]
+    return max(known, key=means.__getitem__, default=None)
+
+
+def has_stopped(found: Found, arm: str) -> bool:
+    """Whether losses of a run of the arm did not stay finite."""
+    return any("stopped" in kept.numbers for kept in found.of(arm))
+
+
+def held_out(arm: str) -> str:
+    """The name of the arm's runs on held-out training images, by which settings are chosen."""
+    return f"{HELD_OUT}{arm}"
+
+
+def is_held_out(arm: str) -> bool:
+    return arm.startswith(HELD_OUT)
+
+
+def _has(found: Found, arm: str, number: str) -> bool:
+    return all(number in kept.numbers for kept in found.of(arm))
 
 
 def accuracy_rows(found: Found, arms: Sequence[str], numbers: Sequence[str] = ("knn", "linear")) -> list[Row]:

@@ -69,12 +69,18 @@ class Spread:
     deviation: float
     freedom: int
 
-    def difference(self, one: Sequence[float], other: Sequence[float]) -> Score:
-        """Of two means with its 95 % interval; without one where no arm has two seeds."""
+    def difference(self, one: Sequence[float], other: Sequence[float], *, comparisons: int = 1) -> Score:
+        """Of two means with its 95 % interval; without one where no arm has two seeds.
+
+        Of one of several comparisons the intervals are wider, so that all of them cover together (Bonferroni).
+        """
         value = statistics.fmean(one) - statistics.fmean(other)
         if not self.freedom:
             return Score(value, math.nan, math.nan)
-        half = student(self.freedom) * self.deviation * math.sqrt(1 / len(one) + 1 / len(other))
+        from scipy.stats import t
+
+        quantile = float(t.ppf(1 - 0.025 / comparisons, self.freedom))
+        half = quantile * self.deviation * math.sqrt(1 / len(one) + 1 / len(other))
         return Score(value, value - half, value + half)
 
 
@@ -121,6 +127,21 @@ def together(words: Sequence[str]) -> str:
     ('did not hold', 'cannot be told here')
     """
     return next((word for word in (NOT_RUN, FAILED, OPEN) if word in words), HELD)
+
+
+def every(alone: Sequence[Score], among: Sequence[Score], threshold: float = 0.0) -> str:
+    """Of a claim that several numbers must bear out, each of them above the threshold.
+
+    To hold, each must be above it by its own interval. Not to hold, one must be below it by the interval that it has
+    among so many (`among`, in the same order): else one of many equals is below by chance.
+
+    >>> near, wide = Score(-1.0, -1.9, -0.1), Score(-1.0, -2.2, 0.2)
+    >>> every([near], [near]), every([near, near], [wide, wide])
+    ('did not hold', 'cannot be told here')
+    """
+    if all(above(score, threshold) == HELD for score in alone):
+        return HELD
+    return FAILED if any(above(score, threshold) == FAILED for score in among) else OPEN
 
 
 def negated(score: Score) -> Score:

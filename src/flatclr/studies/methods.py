@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flatclr.studies.accuracies import held_out
 from flatclr.studies.study import Found, Run
 from flatclr.studies.training_runs import SMALL_VIEWS, rate_at, training_run
 
@@ -41,7 +42,7 @@ class Method:
 
     def held_out_arm(self, value: float, batch: int) -> str:
         """Of short runs, measured on held-out training images."""
-        return f"held out: {self.arm(value, batch)}"
+        return held_out(self.arm(value, batch))
 
     def run(self, value: float, batch: int, seed: int, *, quick: bool, epochs: float = EPOCHS) -> Run:
         return shared_run(self.arm(value, batch), seed, self.settings(value), batch=batch, epochs=epochs, quick=quick)

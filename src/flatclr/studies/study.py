@@ -127,6 +127,10 @@ class Found:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def first(self, seeds: int) -> Found:
+        """The runs of so many seeds: what decides about further ones, and must not change when these are there."""
+        return Found([one for one in self if one.seed < seeds])
+
     @property
     def arms(self) -> list[str]:
         """In the order of the plan."""

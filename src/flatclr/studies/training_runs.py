@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,19 @@ from flatclr.data import DATASETS, Dataset, ResidentImages, open_dataset, seeded
 from flatclr.data.opening.known import data_folders
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.finetune import OWN
+from flatclr.evaluation.protocols import PROTOCOLS
+from flatclr.files import parse_json, replace_files
+from flatclr.models.network import Network, Normalisation
 from flatclr.runs import RunDirectory, training_minutes
 from flatclr.studies.study import Job, Numbers, Run
+from flatclr.training.build import build
 from flatclr.training.config import TrainConfig
-from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.errors import DivergedError, TrainingInterruptedError
 from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import train
 
 EMBEDDED = "embedded"
+ACCURACIES = "accuracies.json"  # of a run that is measured, in its folder
 HELD_OUT = 5_000  # training images that settings are chosen on
 RATES = {32: 0.06, 256: 0.24}  # SGD on CIFAR-10, chosen on held-out images: results/cifar10/learning_rate.md
 # of CIFAR-10: more accurate for the same arithmetic than whole images, results/cifar10/time_to_accuracy.md
@@ -105,30 +112,65 @@ def training_run(
 
 
 def measure(job: Job) -> Numbers:
-    """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too."""
+    """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too.
+
+    One that ends for another reason, say too little memory beside other runs, has no numbers and is made again.
+    """
     settings, folder = job.settings, job.folder / "run"
     data = data_of(settings)
     config = config_of(job).changed(data=None if data is not None else located(settings["data"]))
     try:
         train(config, data=data, auto_resume=True, stop=job.stop)
-    except TrainingInterruptedError:
-        raise
-    except TrainingStoppedError as error:
+    except DivergedError as error:
         return {**curves(folder, config), "stopped": str(error), **dict.fromkeys(settings["protocols"], math.nan)}
-    found = evaluate(
-        folder,
-        data,
-        settings["protocols"],
-        random_row=False,
-        transfer_data=settings["transfer"] and located(settings["transfer"]),
-        device=job.device,
-        draws=2,
-        recipe=settings.get("evaluation_recipe", OWN),
-    )
-    scores = {
-        row.protocol if not row.variant else f"{row.protocol}, {row.variant}": row.best.value for row in found.rows
-    }
-    return {**curves(folder, config), **scores}
+    return {**curves(folder, config), **accuracies(job, folder, data)}
+
+
+def untrained(run: Run, arm: str) -> Run:
+    """The encoder of a training run as it was before the first step, measured as the run is."""
+    return replace(run, arm=arm, measure=measure_untrained)
+
+
+def measure_untrained(job: Job) -> Numbers:
+    """As `measure`, without training."""
+    data = data_of(job.settings)
+    config = config_of(job).changed(data=None if data is not None else located(job.settings["data"]))
+    parts = build(config, data=data)
+    network = parts.train_step.bare_network
+    assert isinstance(network, Network)
+    return accuracies(job, network.encoder, data, parts.normalisation)
+
+
+def accuracies(job: Job, encoder: Any, data: Dataset | None, normalisation: Normalisation | None = None) -> Numbers:
+    """By the protocols of the run; those that train take long, and each is kept when it is done."""
+    path = job.folder / ACCURACIES
+    scores: Numbers = parse_json(path.read_bytes()) if path.exists() else {}
+    protocols = job.settings["protocols"]
+    long = [name for name in protocols if PROTOCOLS[name].trains or PROTOCOLS[name].elsewhere]
+    for group in ([name for name in protocols if name not in long], *([name] for name in long)):
+        if all(any(key.partition(",")[0] == name for key in scores) for name in group):
+            continue
+        found = evaluate(
+            encoder,
+            data,
+            group,
+            normalisation=normalisation,
+            random_row=False,
+            transfer_data=job.settings["transfer"] and located(job.settings["transfer"]),
+            device=job.device,
+            draws=2,
+            recipe=job.settings.get("evaluation_recipe", OWN),
+            progress=lambda *_: _stop_if_asked(job),
+        )
+        scores |= {", ".join(filter(None, (row.protocol, row.variant))): row.best.value for row in found.rows}
+        job.folder.mkdir(parents=True, exist_ok=True)
+        replace_files({path: json.dumps(scores).encode()})
+    return scores
+
+
+def _stop_if_asked(job: Job) -> None:
+    if job.stop.reason is not None:
+        raise TrainingInterruptedError(f"the evaluation was stopped by {job.stop.reason}; what is measured is kept.")
 
 
 def config_of(job: Job) -> TrainConfig:

@@ -7,7 +7,7 @@
 
 from flatclr.models.trained import load_network
 from flatclr.training.config import TrainConfig, describe_settings
-from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.errors import DivergedError, TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.events import (
     Evaluated,
     Event,
@@ -31,6 +31,7 @@ from flatclr.training.trainer import train
 
 __all__ = [
     "RECIPES",
+    "DivergedError",
     "Evaluated",
     "Event",
     "Finished",

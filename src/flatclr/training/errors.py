@@ -9,6 +9,10 @@ class TrainingStoppedError(RuntimeError):
     exit_code = 1
 
 
+class DivergedError(TrainingStoppedError):
+    """Losses or gradients stayed not finite: what the run does, wherever it is made."""
+
+
 class TrainingInterruptedError(TrainingStoppedError):
     """The run was asked to stop, and did so with a checkpoint: it can go on as if nothing had happened."""
 

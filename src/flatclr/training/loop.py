@@ -11,7 +11,7 @@ from torch import Tensor
 from flatclr.data.sources import UnusableImagesError
 from flatclr.distributed import any_rank, wait_for_every_rank
 from flatclr.training.build import Parts
-from flatclr.training.errors import TrainingStoppedError
+from flatclr.training.errors import DivergedError
 from flatclr.training.events import Evaluated, Event, Forecast, Logged, Warned
 from flatclr.training.instruments import evaluation_metrics, matrices_of, step_metrics, update_ratio
 from flatclr.training.progress import Forecaster, SignsOfLife
@@ -243,7 +243,7 @@ class Loop:
     def _stop_if_bad(self, loss: Tensor) -> None:
         longest_bad = int(self.parts.train_step.longest_bad)
         if longest_bad >= self.parts.config.max_bad_steps:
-            raise TrainingStoppedError(
+            raise DivergedError(
                 f"losses and gradients must be finite, got {longest_bad} bad steps in a row at step {self.step} "
                 f"(loss {loss.item():g}); lower the learning rate, set clip_norm, or use precision fp32 or bf16."
             )

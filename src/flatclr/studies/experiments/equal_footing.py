@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import in_points, percent
+from flatclr.studies.accuracies import all_above, less, percent
 from flatclr.studies.judging import (
     FAILED,
     HELD,
@@ -19,7 +19,6 @@ from flatclr.studies.judging import (
     Verdict,
     above,
     below,
-    pooled_spread,
     score_text,
     together,
 )
@@ -46,7 +45,6 @@ BATCHES = (16, 64, 512)  # of tier 3
 NAME, TIER, TIERS = "equal-footing", "tier", (1, 2, 3)
 ROOM = 0.5  # points: "equals"
 CLOSE = 1.0  # points: cells that a sentence compares and that differ by less have a second seed
-HELD_OUT = "held out"
 
 
 class Cell(NamedTuple):
@@ -94,7 +92,8 @@ def plan(of: Plan) -> list[Run]:
     runs = [*_tuning(info, of), *_defaults(ess, of), *_tuned(info, of), *_second_seeds(cells, main_arms(of.found), of)]
     for level in TIERS:
         group = [cell for cell in cells if cell.tier == level]
-        close = {arm for pair in compared(of.found, level) if needs_seeds(of.found, *pair) for arm in pair}
+        first = of.found.first(len(of.seeds))  # what a further seed says must not take back that it was wanted
+        close = {arm for pair in compared(first, level) if needs_seeds(first, *pair) for arm in pair}
         runs += [*_tuning(group, of), *_tuned(group, of), *_defaults(group, of), *_second_seeds(cells, close, of)]
     return list({run.name: run for run in runs}.values())  # each where it is named first
 
@@ -148,16 +147,7 @@ def compared(found: Found, level: int) -> list[tuple[str, str]]:
 
 def needs_seeds(found: Found, one: str, other: str) -> bool:
     """Whether two finished arms need a second seed to be compared."""
-    return one != other and (abs(less(found, one, other).value) < CLOSE or {one, other} <= main_arms(found))
-
-
-def less(found: Found, one: str, other: str, number: str = "knn") -> Score:
-    """One arm less another in points; the interval is of the spread over seeds of all arms together."""
-    if one == other:
-        return Score(0.0, 0.0, 0.0)
-    arms = [arm for arm in found.arms if not arm.startswith(HELD_OUT)]
-    spread = pooled_spread([found.values(arm, number) for arm in arms])
-    return in_points(spread.difference(found.values(one, number), found.values(other, number)))
+    return one != other and (abs(less(found, one, other, "knn").value) < CLOSE or {one, other} <= main_arms(found))
 
 
 def table(found: Found) -> list[Row]:
@@ -204,7 +194,8 @@ def _has_any(cell: Cell, found: Found) -> bool:
 def empty(found: Found) -> list[Row]:
     """What the table lacks, cell by cell; a shorter run never fills one."""
     rows: list[Row] = []
-    to_repeat = {arm for pair in compared(found, TIERS[-1]) if needs_seeds(found, *pair) for arm in pair}
+    first = found.first(1)
+    to_repeat = {arm for pair in compared(first, TIERS[-1]) if needs_seeds(first, *pair) for arm in pair}
     for cell in CELLS:
         lacking = _lacking(cell, found)
         arms = {value: cell.method.arm(value, cell.batch) for value in cell.method.values}
@@ -255,7 +246,7 @@ def lacks(found: Found, *pairs: tuple[str | None, str | None]) -> str:
         absent = next((arm for arm in (one, other) if not found.of(arm)), None)
         if absent is not None:
             return f"{absent} is not there."
-        if needs_seeds(found, one, other) and min(len(found.of(one)), len(found.of(other))) < 2:
+        if min(len(found.of(one)), len(found.of(other))) < 2 and needs_seeds(found.first(1), one, other):
             return f"{one} and {other}: a second seed is to come."
     return ""
 
@@ -288,7 +279,7 @@ def judge_gain(found: Found) -> Verdict:
     if lack := lacks(found, (ours, theirs)):
         return Verdict(NOT_RUN, lack)
     assert theirs is not None
-    score = less(found, ours, theirs)
+    score = less(found, ours, theirs, "knn")
     return Verdict(above(score), _shown(ours, theirs, {"knn": score}), score)
 
 
@@ -297,9 +288,9 @@ def judge_untuned(found: Found) -> Verdict:
     pairs = [(cell.default_arm, cell.tuned_arm(found)) for cell in cells]
     if lack := lacks(found, *pairs):
         return Verdict(NOT_RUN, lack)
-    scores = [less(found, default, tuned) for default, tuned in pairs if tuned is not None]
+    word, scores = all_above(found, [(default, str(tuned)) for default, tuned in pairs], "knn", -ROOM)
     shown = " ".join(_shown(d, str(t), {"knn": s}) for (d, t), s in zip(pairs, scores, strict=True))
-    return Verdict(together([above(score, -ROOM) for score in scores]), shown, min(scores, key=lambda s: s.value))
+    return Verdict(word, shown, min(scores, key=lambda s: s.value))
 
 
 def judge_rivals(found: Found) -> Verdict:
@@ -309,10 +300,9 @@ def judge_rivals(found: Found) -> Verdict:
     pairs = [(rival.tuned_arm(found), ours) for rival in tried]
     if lack := lacks(found, *pairs):
         return Verdict(NOT_RUN, lack)
-    scores = {str(arm): less(found, str(arm), str(ours)) for arm, _ in pairs}
-    shown = "; ".join(f"{arm} {score_text(score, 1)}" for arm, score in scores.items())
-    best = max(scores.values(), key=lambda score: score.value)
-    return Verdict(together([below(s, ROOM) for s in scores.values()]), f"kNN points less {ours}: {shown}.", best)
+    word, scores = all_above(found, [(str(ours), str(arm)) for arm, _ in pairs], "knn", -ROOM)
+    shown = "; ".join(f"{arm} {score_text(score, 1)}" for (arm, _), score in zip(pairs, scores, strict=True))
+    return Verdict(word, f"kNN points, {ours} less others: {shown}.", min(scores, key=lambda score: score.value))
 
 
 def _shown(one: str, other: str, scores: dict[str, Score]) -> str:
@@ -397,7 +387,7 @@ SENTENCES = (
         _claim(
             THIS,
             f"At batch {SMALL}, no other method is above FlatNCE under ESS control, all tuned.",
-            f"kNN of each other less it below {ROOM:g} points, of all methods that were run",
+            f"kNN of it less each other that was run above -{ROOM:g} points",
             judge_rivals,
         ),
         "Tuned alike, no other method that was run is above FlatNCE under ESS control at the small batch.",

@@ -7,11 +7,11 @@ from itertools import product
 from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import percent, points
-from flatclr.studies.judging import FAILED, HELD, Verdict, above, score_text, together
+from flatclr.studies.accuracies import all_above, has_stopped, percent
+from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, score_text, together
 from flatclr.studies.literature import F_MICL
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
-from flatclr.studies.training_runs import SMALL_VIEWS, SMALL_VIEWS_CHANGE, rate_at, training_run
+from flatclr.studies.training_runs import SMALL_VIEWS, SMALL_VIEWS_CHANGE, rate_at, training_run, untrained
 
 PUBLISHED = {  # linear % by divergence: cosine, Gaussian
     "kl": (88.95, 89.13),
@@ -22,7 +22,7 @@ PUBLISHED = {  # linear % by divergence: cosine, Gaussian
     "vlc": (10.00, 89.04),
 }
 KERNELS = ("gaussian", "cosine", "raw_cosine")
-BATCH, EPOCHS, CHANCE = 256, 20.0, 0.15
+BATCH, EPOCHS, UNTRAINED, ROOM = 256, 20.0, "untrained", 0.5
 
 
 def arm_of(divergence: str, kernel: str) -> str:
@@ -34,7 +34,7 @@ def plan(of: Plan) -> list[Run]:
     every = 50_000 // BATCH
     schedule = {"batch_size": BATCH, "learning_rate": rate_at(BATCH), "epochs": EPOCHS, "log_every": every}
     chosen = list(cells)
-    return [
+    runs = [
         training_run(
             arm_of(divergence, kernel),
             seed,
@@ -51,6 +51,7 @@ def plan(of: Plan) -> list[Run]:
         for seed in of.seeds
         for divergence, kernel in chosen
     ]
+    return [*(untrained(run, UNTRAINED) for run in runs if run.arm == arm_of("kl", "gaussian")), *runs]
 
 
 def divergences(found: Found, *kernels: str) -> list[str]:
@@ -58,8 +59,9 @@ def divergences(found: Found, *kernels: str) -> list[str]:
 
 
 def fails(found: Found, arm: str) -> bool:
-    """Not finite, or no better than chance."""
-    return any("stopped" in kept.numbers or not kept.numbers["knn"] > CHANCE for kept in found.of(arm))
+    """Whether a run of it was not finite, or ended no better than the untrained encoder."""
+    start = found.mean(UNTRAINED, "linear").value
+    return has_stopped(found, arm) or any(value <= start for value in found.values(arm, "linear"))
 
 
 def table(found: Found) -> list[Row]:
@@ -72,7 +74,7 @@ def table(found: Found) -> list[Row]:
                 row[f"{kernel}, linear %"] = "fails" if fails(found, arm) else percent(found, arm, "linear")
         cosine, gaussian = PUBLISHED[divergence]
         rows.append({**row, "published, cosine": f"{cosine:.2f}", "published, Gaussian": f"{gaussian:.2f}"})
-    return rows
+    return [*rows, {"divergence": UNTRAINED, "gaussian, linear %": percent(found, UNTRAINED, "linear")}]
 
 
 def draw(found: Found) -> dict[str, Figure]:
@@ -94,16 +96,18 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def judge_kernels(found: Found) -> Verdict:
-    words, shown = [], []
-    for divergence in divergences(found, "gaussian", "raw_cosine"):
-        gaussian, raw = (arm_of(divergence, kernel) for kernel in ("gaussian", "raw_cosine"))
-        if fails(found, raw):
-            words.append(HELD if not fails(found, gaussian) else FAILED)
-            shown.append(f"{divergence}: raw cosine fails")
-            continue
-        score = points(found, gaussian, raw, "linear")
-        words.append(above(score, -0.5))
-        shown.append(f"{divergence} {score_text(score, 1)}")
+    """A kernel that fails is below one that does not; where both fail nothing can be told."""
+    pairs = [(arm_of(d, "gaussian"), arm_of(d, "raw_cosine")) for d in divergences(found, "gaussian", "raw_cosine")]
+    failing = {pair: (fails(found, pair[0]), fails(found, pair[1])) for pair in pairs}
+    word, scores = all_above(found, [pair for pair in pairs if not any(failing[pair])], "linear", -ROOM)
+    words = [word, *({(False, True): HELD, (True, False): FAILED}.get(f, OPEN) for f in failing.values() if any(f))]
+    told = iter(scores)
+    shown = [
+        f"{' and '.join(arm for arm, fails in zip(pair, failing[pair], strict=True) if fails)} fails"
+        if any(failing[pair])
+        else f"{pair[0]} {score_text(next(told), 1)}"
+        for pair in pairs
+    ]
     return Verdict(together(words), f"Gaussian less raw cosine, in points: {'; '.join(shown)}.")
 
 
@@ -111,6 +115,7 @@ def judge_failures(found: Found) -> Verdict:
     tried = divergences(found, "raw_cosine")
     failing = [d for d in tried if fails(found, arm_of(d, "raw_cosine"))]
     says = f"Raw cosines fail for {', '.join(failing) or 'none'} of {', '.join(tried)}."
+    says += " Jensen-Shannon's does by arithmetic: cosines pass the end of its domain, ln 2." if "js" in failing else ""
     return Verdict(HELD if failing == ["vlc"] else FAILED, says)
 
 
@@ -124,19 +129,20 @@ STUDY = Study(
     ),
     changed=(
         f"{EPOCHS:g} epochs instead of 800, batch {BATCH} instead of 512; {SMALL_VIEWS_CHANGE}; one learning rate for "
-        "all."
+        "all. The published 87.06 % of the raw cosine with Jensen-Shannon cannot be of this critic: its f* ends at "
+        "ln 2, which cosines pass. Intervals are of the spread over seeds of all arms together."
     ),
     claims=(
         Claim(
             f"{F_MICL}, Table 2",
             "Gaussian similarity is at least as good as the cosine for all six divergences.",
-            "Gaussian less raw cosine: lower end above -0.5 points for all six",
+            "Gaussian less raw cosine: lower end above -0.5 points for all six, or the raw one fails alone",
             judge_kernels,
         ),
         Claim(
             f"{F_MICL}, Table 2",
             "Of raw cosines Vincze-Le Cam alone fails (10.00).",
-            "it alone is not finite or at chance",
+            "it alone is not finite, or its linear probe not above that of the untrained encoder",
             judge_failures,
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ from flatclr.models.network import Network
 from flatclr.models.trained import load_network
 from flatclr.objectives import FlatNCE, InfoNCE, Objective
 from flatclr.plots import COLOURS, MUTED, new_figure
-from flatclr.studies.judging import Verdict, above, below, mean_score, score_text, together
+from flatclr.studies.judging import Verdict, every, negated, score_text
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
 from flatclr.studies.training_runs import SMALL_VIEWS, SMALL_VIEWS_CHANGE, config_of, data_of, rate_at, training_run
@@ -33,10 +34,12 @@ def measure(job: Job) -> Numbers:
     config, data = config_of(job), data_of(job.settings)
     train(config, data=data, auto_resume=True, stop=job.stop)
     assert config.out is not None
-    rows = []
+    rows, nearer = [], []
+    cells = len(job.settings["at"]) * len(job.settings["precisions"])
     for step in job.settings["at"]:
         state = load_network(config.out, step=step).state_dict()
         for precision in job.settings["precisions"]:
+            distances = []
             for batch in job.settings["batches"]:
                 parts = build(config.changed(batch_size=batch, precision=precision, keep_checkpoints=None), data=data)
                 network = parts.train_step.bare_network
@@ -45,7 +48,9 @@ def measure(job: Job) -> Numbers:
                 info, flat = (
                     noise_of(parts, network, kind(TEMPERATURE), job.settings["draws"]) for kind in (InfoNCE, FlatNCE)
                 )
-                quotient, low, high = info.relative_to(flat)
+                quotients = info.quotients(flat)
+                # small batches are the first images of large ones, so both are resampled together
+                distances.append((quotients - 1).abs())
                 layers = {name: info.ratio(name) / flat.ratio(name) for name in info.layers}
                 rows.append(
                     {
@@ -54,13 +59,24 @@ def measure(job: Job) -> Numbers:
                         "batch": batch,
                         "info": info.ratio(),
                         "flat": flat.ratio(),
-                        "quotient": quotient,
-                        "low": low,
-                        "high": high,
+                        "quotient": info.ratio() / flat.ratio(),
+                        **ends_of(quotients, cells),
                         "layers": layers,
                     }
                 )
-    return {"rows": rows}
+            far, near = (abs(row["quotient"] - 1) for row in (rows[-len(distances)], rows[-1]))
+            ends = ends_of(distances[-1] - distances[0], cells)
+            nearer.append({"step": step, "precision": precision, "value": near - far, **ends})
+    return {"rows": rows, "nearer": nearer}
+
+
+def ends_of(values_R: Tensor, comparisons: int) -> dict[str, list[float]]:
+    """The ends of a bootstrapped number's 95 % interval, of it alone and among so many."""
+    tails = {"alone": 0.025, "among": 0.025 / comparisons}
+    return {
+        count: values_R.quantile(torch.tensor([tail, 1 - tail], dtype=values_R.dtype)).tolist()
+        for count, tail in tails.items()
+    }
 
 
 def noise_of(parts: Parts, network: Network, objective: Objective, draws: int) -> GradientNoise:
@@ -122,9 +138,8 @@ def table(found: Found) -> list[Row]:
     ]
 
 
-def _quotient(row: dict[str, object]) -> Score:
-    value, low, high = (float(str(row[name])) for name in ("quotient", "low", "high"))
-    return Score(value, low, high)
+def _quotient(row: Mapping[str, Any], count: str = "alone") -> Score:
+    return Score(row["quotient"], *row[count])
 
 
 def draw(found: Found) -> dict[str, Figure]:
@@ -147,20 +162,19 @@ def draw(found: Found) -> dict[str, Figure]:
 
 def judge_small(found: Found) -> Verdict:
     least = min(int(str(row["batch"])) for row in rows_of(found))
-    scores = [_quotient(row) for row in rows_of(found, batch=least)]
-    words = [above(score, 1.0) for score in scores]
-    shown = ", ".join(score_text(score) for score in scores)
-    return Verdict(together(words), f"Quotients at K = {least}, by checkpoint and precision: {shown}.")
+    alone, among = ([_quotient(row, count) for row in rows_of(found, batch=least)] for count in ("alone", "among"))
+    shown = ", ".join(map(score_text, alone))
+    says = f"Quotients at K = {least}, by checkpoint and precision: {shown}."
+    return Verdict(every(alone, among, 1.0), says, min(alone, key=lambda score: score.value))
 
 
 def judge_large(found: Found) -> Verdict:
     batches = sorted({int(str(row["batch"])) for row in rows_of(found)})
-    small, large = (
-        [_quotient(row).value for row in rows_of(found, batch=batch)] for batch in (batches[0], batches[-1])
-    )
-    nearer = mean_score([abs(b - 1) - abs(a - 1) for a, b in zip(small, large, strict=True)])
-    says = f"Distance of the quotient from 1 at K = {batches[-1]} less that at {batches[0]}, over checkpoints."
-    return Verdict(below(nearer), says, nearer)
+    cells = [cell for kept in found for cell in kept.numbers["nearer"]]
+    alone, among = ([negated(Score(cell["value"], *cell[count])) for cell in cells] for count in ("alone", "among"))
+    shown = ", ".join(score_text(negated(score)) for score in alone)
+    says = f"Distance of the quotient from 1 at K = {batches[-1]} less that at {batches[0]}: {shown}."
+    return Verdict(every(alone, among), says, max((negated(score) for score in alone), key=lambda score: score.value))
 
 
 STUDY = Study(
@@ -186,7 +200,7 @@ STUDY = Study(
         Claim(
             f"{FLATNCE}, Fig. 2",
             "At large batches the two are alike.",
-            f"the quotient is nearer to 1 at K = {LARGE}, interval over checkpoints",
+            f"the quotient is nearer to 1 at K = {LARGE}, bootstrap interval, at every checkpoint and precision",
             judge_large,
         ),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from flatclr.evaluation.finetune import PAPER
-from flatclr.studies.accuracies import accuracy_rows, knn_figure, points
+from flatclr.studies.accuracies import accuracy_rows, knn_figure, less
 from flatclr.studies.judging import OPEN, Verdict, above, score_text
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
@@ -68,7 +68,7 @@ def judge_by(number: str) -> Any:
     def judge(found: Found) -> Verdict:
         if any(number not in kept.numbers for arm in (FLATCLR, SIMCLR) for kept in found.of(arm)):
             return Verdict(OPEN, f"{number} was not measured.")
-        score = points(found, FLATCLR, SIMCLR, number)
+        score = less(found, FLATCLR, SIMCLR, number)
         return Verdict(
             above(score), f"FlatCLR less SimCLR: {score_text(score, 1)} points, on Imagenette.", score, "points"
         )
@@ -115,7 +115,7 @@ STUDY = Study(
         Claim(
             f"{FLATNCE}, {place}",
             statement,
-            "paired difference over seeds: interval above 0",
+            "difference above 0, its interval of the spread over seeds of all three arms together",
             judge_by(number),
             needs=lambda run: run.arm in (SIMCLR, FLATCLR),
         )
@@ -125,6 +125,6 @@ STUDY = Study(
     table=table,
     draw=draw,
     seeds=2,
-    budget="about half a GPU hour, most of it fine-tuning for 100 epochs; less with --jobs 6 that share the GPU",
+    budget="by estimate half a GPU hour, less with --jobs 6 that share the GPU; 6 before fine-tuning was captured",
     options={"data": "imagenette", "transfer_data": "cifar10"},
 )

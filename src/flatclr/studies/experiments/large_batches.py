@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import percent
-from flatclr.studies.judging import OPEN, Verdict, exactly
+from flatclr.studies.accuracies import best_arm, held_out, is_held_out, percent
+from flatclr.studies.judging import HELD, OPEN, Verdict, above, every, pooled_spread
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Kept, Plan, Row, Run, Study
 from flatclr.studies.training_runs import SMALL_VIEWS, SMALL_VIEWS_CHANGE, training_run
@@ -23,7 +26,7 @@ def arm_of(batch: int) -> str:
 
 
 def tuning_arm(rate: float) -> str:
-    return f"held out: rate {rate:g}"
+    return held_out(f"rate {rate:g}")
 
 
 def plan(of: Plan) -> list[Run]:
@@ -39,7 +42,8 @@ def plan(of: Plan) -> list[Run]:
     tuned = [run(tuning_arm(rate), 0, BASE, rate, TUNING_EPOCHS, held_out=True) for rate in rates]
     if not all(one.name in of.found for one in tuned):
         return tuned
-    best = max(rates, key=lambda rate: of.found.mean(tuning_arm(rate), "knn").value)
+    arms = {tuning_arm(rate): rate for rate in rates}
+    best = arms.get(best_arm(of.found, arms, "knn") or "", rates[0])
     batches = BATCHES[:2] if of.quick else BATCHES
     return [
         *tuned,
@@ -48,10 +52,16 @@ def plan(of: Plan) -> list[Run]:
 
 
 def reached(kept: Kept) -> tuple[float, float] | None:
-    """Epochs and minutes of training up to the first evaluation at the goal."""
-    rows = (row for row in kept.numbers["evaluations"] if row.get("knn", 0.0) >= GOAL)
-    first = next(rows, None)
-    return None if first is None else (first["epoch"], first["minutes"])
+    """Epochs and seconds of training up to the goal, on a line from the evaluation before it to the first above."""
+    rows = [row for row in kept.numbers["evaluations"] if "knn" in row]
+    place = next((i for i, row in enumerate(rows) if row["knn"] >= GOAL), None)
+    if place is None:
+        return None
+    last, first = rows[max(place - 1, 0)], rows[place]
+    rise = first["knn"] - last["knn"]
+    share = (GOAL - last["knn"]) / rise if rise > 0 else 1.0
+    epoch, minutes = (last[name] + share * (first[name] - last[name]) for name in ("epoch", "minutes"))
+    return epoch, 60 * minutes
 
 
 def measured(found: Found) -> list[int]:
@@ -60,7 +70,7 @@ def measured(found: Found) -> list[int]:
 
 def table(found: Found) -> list[Row]:
     rows: list[Row] = [
-        {"run": arm, "held-out kNN %": percent(found, arm, "knn")} for arm in found.arms if arm.startswith("held out")
+        {"run": arm, "held-out kNN %": percent(found, arm, "knn")} for arm in found.arms if is_held_out(arm)
     ]
     for batch in measured(found):
         goals = [reached(kept) for kept in found.of(arm_of(batch))]
@@ -69,7 +79,7 @@ def table(found: Found) -> list[Row]:
                 "run": arm_of(batch),
                 "rate": f"{found.one(arm_of(batch)).settings['config']['learning_rate']:g}",
                 "epochs to 70 %": _mean([None if goal is None else goal[0] for goal in goals]),
-                "minutes to 70 %": _mean([None if goal is None else goal[1] for goal in goals]),
+                "seconds to 70 %": _mean([None if goal is None else goal[1] for goal in goals]),
                 "kNN % at the end": percent(found, arm_of(batch), "knn"),
             }
         )
@@ -96,19 +106,24 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def judge(found: Found) -> Verdict:
-    times: dict[int, float] = {}
+    """From every batch to the next by the logarithm of the time: it is factors that are alike over seeds."""
+    if any(kept.environment.get("jobs", 1) != 1 for kept in found if not is_held_out(kept.arm)):
+        return Verdict(OPEN, "Runs shared the device, so their times say nothing: make them with --jobs 1.")
+    times: dict[int, list[float]] = {}
     for batch in measured(found):
-        goals = [reached(kept) for kept in found.of(arm_of(batch))]
-        if None in goals:
+        goals = [goal for goal in map(reached, found.of(arm_of(batch))) if goal is not None]
+        if len(goals) < len(found.of(arm_of(batch))):
             return Verdict(OPEN, f"{arm_of(batch)} did not reach {GOAL:.0%} in every seed.")
-        times[batch] = max(goal[1] for goal in goals if goal is not None)
-    falls = [
-        batch for batch, last in zip(measured(found)[1:], measured(found), strict=False) if times[batch] < times[last]
-    ]
-    shown = ", ".join(f"{minutes:.1f} at {batch}" for batch, minutes in times.items())
-    stops = next((batch for batch in measured(found)[1:] if batch not in falls), None)
-    says = f"Minutes, the slower seed: {shown}" + (f"; they stop falling at {stops}." if stops else ".")
-    return Verdict(exactly(stops is None), says)
+        times[batch] = [math.log(seconds) for _, seconds in goals]
+    spread, steps = pooled_spread(list(times.values())), list(itertools.pairwise(times))
+    alone, among = (
+        [spread.difference(times[small], times[large], comparisons=count) for small, large in steps]
+        for count in (1, len(steps))
+    )
+    shown = ", ".join(f"{math.exp(statistics.fmean(logs)):.0f} at {batch}" for batch, logs in times.items())
+    stops = next((large for (_, large), score in zip(steps, alone, strict=True) if above(score) != HELD), None)
+    says = f"Seconds: {shown}" + (f"; they no longer fall for sure at {stops}." if stops else ".")
+    return Verdict(every(alone, among), says)
 
 
 STUDY = Study(
@@ -118,17 +133,18 @@ STUDY = Study(
     experiment=(
         f"FlatNCE with the ESS held at 0.25, ResNet-18, CIFAR-10, {EPOCHS:g} epochs, batch 64 to 1,024. The learning "
         f"rate is tuned at batch {BASE} on held-out images, and in proportion to the batch elsewhere. Epochs and "
-        f"minutes of training until kNN reaches {GOAL:.0%}, looked at after every epoch."
+        f"seconds of training until kNN reaches {GOAL:.0%}, looked at after every epoch."
     ),
     changed=(
-        f"one GPU instead of a cluster; {SMALL_VIEWS_CHANGE}; minutes leave evaluations out. With --jobs runs share it "
-        "and take longer."
+        f"one GPU instead of a cluster; {SMALL_VIEWS_CHANGE}; seconds leave evaluations out, and are read off a "
+        "line between evaluations. Intervals are of the spread over seeds of all batches together."
     ),
     claims=(
         Claim(
             f"{FLATNCE}, Fig. 4",
             "Larger batches converge faster.",
-            "minutes to 70 % kNN fall from every batch to the next; else said where they stop",
+            "seconds to 70 % kNN fall from every batch to the next, by intervals of their logarithms; else said where "
+            "they stop",
             judge,
         ),
     ),

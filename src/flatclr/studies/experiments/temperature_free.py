@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import in_points, percent
-from flatclr.studies.judging import Verdict, above, below, pooled_spread, score_text, together
+from flatclr.studies.accuracies import all_above, best_arm, has_stopped, percent
+from flatclr.studies.judging import Verdict, below, pooled_spread, score_text
 from flatclr.studies.literature import FLATNCE, THIS
 from flatclr.studies.methods import FLAT_ESS, FLAT_NCE, INFO_NCE, SIG_LIP, TUNING_EPOCHS, Method
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
@@ -90,26 +89,18 @@ def draw(found: Found) -> dict[str, Figure]:
     return {"figure": figure}
 
 
-def less(found: Found, one: str, other: str) -> Score:
-    """In points, by the spread over seeds of all arms together."""
-    spread = pooled_spread([found.values(arm, "knn") for arm in found.arms])
-    return in_points(spread.difference(found.values(one, "knn"), found.values(other, "knn")))
-
-
-def best_of(found: Found, method: Method, batch: int) -> str:
-    return max(tried(found, method, batch).values(), key=lambda arm: found.mean(arm, "knn").value)
-
-
 def judge_control(found: Found) -> Verdict:
-    batches = [batch for batch in BATCHES if found.of(controlled(batch))]
-    best = {
-        batch: max((best_of(found, m, batch) for m in METHODS), key=lambda arm: found.mean(arm, "knn").value)
-        for batch in batches
+    rivals = {
+        controlled(batch): best_arm(found, [arm for m in METHODS for arm in tried(found, m, batch).values()], "knn")
+        for batch in BATCHES
+        if found.of(controlled(batch))
     }
-    scores = {batch: less(found, controlled(batch), arm) for batch, arm in best.items()}
-    shown = "; ".join(f"{controlled(b)} less {best[b]}: {score_text(scores[b], 1)} points" for b in batches)
-    worst = min(scores.values(), key=lambda score: score.value)
-    return Verdict(together([above(score, -ROOM) for score in scores.values()]), f"{shown}.", worst)
+    pairs = [(ours, best) for ours, best in rivals.items() if best is not None]
+    word, scores = all_above(found, pairs, "knn", -ROOM)
+    shown = "; ".join(
+        f"{a} less {b}: {score_text(score, 1)} points" for (a, b), score in zip(pairs, scores, strict=True)
+    )
+    return Verdict(word, f"{shown}.", min(scores, key=lambda score: score.value))
 
 
 def judge_range(found: Found) -> Verdict:
@@ -117,7 +108,7 @@ def judge_range(found: Found) -> Verdict:
 
     def cost(method: Method) -> list[float]:
         arms = tried(found, method, BATCHES[0]).values()
-        by_seed = zip(*(found.values(arm, "knn") for arm in arms), strict=True)
+        by_seed = zip(*(found.values(arm, "knn") for arm in arms if not has_stopped(found, arm)), strict=True)
         return [100 * (max(values) - min(values)) for values in by_seed]
 
     flat, info = cost(FLAT_NCE), cost(INFO_NCE)

@@ -1,0 +1,279 @@
+"""Judges of studies on made-up numbers: each can say that its claim held, that it did not, and that it cannot tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import flatclr
+from flatclr.evaluation.finetune import PAPER, RECIPES
+from flatclr.studies import Found, Run, Study, load_study
+from flatclr.studies.accuracies import is_held_out, less
+from flatclr.studies.experiments import gradient_noise, imagenet_style, large_batches, nine_methods, small_batches
+from flatclr.studies.experiments.equal_footing import STUDY as EQUAL_FOOTING
+from tests.support.evaluation import small_data, small_encoder
+from tests.support.made_up import NOISE, accuracies, finished, kept_of, planned, verdicts
+
+HELD, FAILED, OPEN, NOT_RUN = "held", "did not hold", "cannot be told here", "not run"
+
+
+def by_start(table: Mapping[str, float], default: float = 0.8) -> Callable[[Run], float]:
+    """The accuracy of the first name that an arm starts with."""
+    return lambda run: next((value for name, value in table.items() if run.arm.startswith(name)), default)
+
+
+def words(study: Study, of: Callable[[Run], float], *names: str, seeds: int | None = None) -> list[str]:
+    return [verdict.word for verdict in verdicts(study, finished(study, accuracies(of, *names), seeds=seeds))]
+
+
+# of batch 32 less 256: what InfoNCE loses, what FlatNCE is above it, both shares of 1
+@pytest.mark.parametrize(
+    ("loses", "gains", "word"),
+    [(0.03, 0.002, HELD), (0.03, -0.02, FAILED), (0.0, 0.0, OPEN), (0.03, -0.005, OPEN), (math.nan, 0.0, OPEN)],
+)
+def test_small_batches_on_batch_32(loses: float, gains: float, word: str) -> None:
+    study = load_study("small-batches")
+    table = {
+        "held out: InfoNCE 0.2": 0.7,
+        "held out": 0.6,
+        "InfoNCE 0.2, batch 32": 0.8 - loses,
+        "FlatNCE, ESS 0.25, batch 32": 0.8 + gains,
+    }
+    found = finished(study, accuracies(by_start(table), "knn", "linear"))
+    verdict = verdicts(study, found)[0]
+    assert verdict.word == word
+    thirds = {run.arm for run in planned(study, found) if run.seed == 2}
+    close = {"InfoNCE 0.2, batch 32", "InfoNCE 0.2, batch 256", "FlatNCE, ESS 0.25, batch 32"}
+    assert thirds == (close if word == OPEN else set())
+
+
+def test_small_batches_tunes_before_it_compares_and_waits_for_seeds() -> None:
+    study = load_study("small-batches")
+    first = planned(study, Found())
+    assert [is_held_out(run.arm) for run in first[:6]] == [True] * 6
+    assert {run.settings["config"]["temperature"] for run in first[:6]} == {0.1, 0.2, 0.5}
+    found = finished(study, accuracies(by_start({"held out: InfoNCE 0.5": 0.7, "held out": 0.6}), "knn", "linear"))
+    assert "InfoNCE 0.5, batch 128" in found.arms
+    without = Found([kept for kept in found if (kept.arm, kept.seed) != ("InfoNCE 0.5, batch 256", 1)])
+    assert small_batches.judge_main(without).word == NOT_RUN
+
+
+@pytest.mark.parametrize(("gains", "word"), [(0.0, HELD), (-0.02, FAILED), (-0.005, OPEN)])
+def test_small_batches_on_batch_16(gains: float, word: str) -> None:
+    table = {"FlatNCE, ESS 0.25, batch 16": 0.8 + gains}
+    assert words(load_study("small-batches"), by_start(table), "knn", "linear")[1] == word
+
+
+@pytest.mark.parametrize(("best", "word"), [("ESS target 0.3", HELD), ("ESS target 0.6", FAILED), ("none", OPEN)])
+def test_small_batches_on_the_best_target(best: str, word: str) -> None:
+    assert words(load_study("small-batches"), by_start({best: 0.82}), "knn", "linear")[2] == word
+
+
+PUBLISHED = {name: accuracy for name, (accuracy, _) in nine_methods.METHODS.items()}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "word"),
+    [
+        ({name: 0.8 + (value - PUBLISHED["SimCLR"]) / 10 for name, value in PUBLISHED.items()}, HELD),
+        ({name: 0.8 - (value - PUBLISHED["SimCLR"]) / 10 for name, value in PUBLISHED.items()}, FAILED),
+        ({}, OPEN),
+        ({"SimCLR": math.nan}, OPEN),
+    ],
+    ids=["as published", "the other way round", "all alike", "one stopped"],
+)
+def test_nine_methods(accuracy: Mapping[str, float], word: str) -> None:
+    assert words(load_study("nine-methods"), by_start(accuracy), "knn", "linear") == [word]
+
+
+def test_of_nine_equal_methods_one_in_twenty_at_most_is_said_not_to_be() -> None:
+    """By chance one of eight differences is often below 0 by its own interval."""
+    import random
+
+    study, failed, trials = load_study("nine-methods"), 0, 60
+    runs = planned(study, finished(study, accuracies(lambda _: 0.5, "knn", "linear")))
+    for trial in range(trials):
+        draw = random.Random(trial)
+        found = Found([kept_of(run, dict.fromkeys(("knn", "linear"), 0.8 + draw.gauss(0, 0.003))) for run in runs])
+        failed += nine_methods.judge(found).word == FAILED
+    assert failed <= 6  # of 60 with 5 % each, 7 or more come once in 30
+
+
+KERNELS = {"untrained": 0.4, "vlc, raw_cosine": 0.39}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (KERNELS, [HELD, HELD]),
+        ({**KERNELS, "js, raw_cosine": math.nan}, [HELD, FAILED]),
+        ({**KERNELS, "kl, gaussian": 0.75}, [FAILED, HELD]),
+        ({**KERNELS, "kl, gaussian": math.nan}, [FAILED, HELD]),
+        ({**KERNELS, "kl, gaussian": 0.795}, [OPEN, HELD]),
+        ({**KERNELS, "vlc, gaussian": math.nan}, [OPEN, HELD]),
+        ({"untrained": 0.4}, [HELD, FAILED]),
+    ],
+    ids=["held", "another fails", "worse", "the Gaussian fails", "close", "both fail", "none fails"],
+)
+def test_gaussian_or_cosine(table: Mapping[str, float], expected: list[str]) -> None:
+    assert words(load_study("gaussian-or-cosine"), by_start(table), "knn", "linear") == expected
+
+
+def swept(table: Mapping[str, float]) -> Callable[[Run], Mapping[str, Any]]:
+    """Of align-uniform, whose first run reads the runs of other experiments."""
+    points = [[0.1 * place, -0.1 * place, 0.5 + 0.01 * place] for place in range(9)]
+    trained = accuracies(by_start(table), "knn")
+    return lambda run: {"points": points, "runs": 9} if run.arm == "kept runs" else trained(run)
+
+
+@pytest.mark.parametrize(("gains", "word"), [(0.0, HELD), (-0.02, FAILED), (-0.005, OPEN), (math.nan, OPEN)])
+def test_align_uniform_chooses_on_held_out_images(gains: float, word: str) -> None:
+    study = load_study("align-uniform")
+    best = "direct, uniformity x 2, alpha 1, t 4"
+    table = {f"held out: {best}": 0.7, "held out: InfoNCE, temperature 0.2": 0.7, "held out": 0.6, best: 0.8 + gains}
+    found = finished(study, swept(table))
+    assert {arm for arm in found.arms if not is_held_out(arm)} == {"kept runs", best, "InfoNCE, temperature 0.2"}
+    assert len(found.of(best)) == study.seeds
+    before = Found([kept for kept in found if kept.arm == "kept runs"])
+    assert verdicts(study, found)[0] == verdicts(study, before)[0]  # of the kept runs alone
+    assert verdicts(study, found)[1].word == word
+
+
+def times(minutes: Mapping[int, float], *, jobs: int = 1) -> Found:
+    """Of large-batches: 70 % is passed half way between two evaluations, so that `minutes` are those to it."""
+    study = load_study("large-batches")
+
+    def numbers(run: Run) -> dict[str, Any]:
+        spent = minutes.get(run.settings["config"]["batch_size"], 1.0) * math.exp(NOISE[run.seed])
+        rows = [{"epoch": e, "minutes": spent * share, "knn": knn} for e, share, knn in ((1, 0.5, 0.6), (2, 1.5, 0.8))]
+        return {"evaluations": rows, "log": [], "knn": 0.8, "minutes": 2.0}
+
+    found = finished(study, numbers)
+    return Found([kept_of_jobs(kept, jobs) for kept in found])
+
+
+def kept_of_jobs(kept: Any, jobs: int) -> Any:
+    from dataclasses import replace
+
+    return replace(kept, environment={"jobs": jobs})
+
+
+FALLING = {batch: 10 / place for place, batch in enumerate(large_batches.BATCHES, start=1)}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "jobs", "word"),
+    [
+        (FALLING, 1, HELD),
+        ({**FALLING, 1024: 3.0}, 1, FAILED),
+        ({**FALLING, 1024: FALLING[512]}, 1, OPEN),
+        (FALLING, 8, OPEN),
+    ],
+    ids=["falling", "rising at the end", "alike at the end", "shared device"],
+)
+def test_large_batches(minutes: Mapping[int, float], jobs: int, word: str) -> None:
+    found = times(minutes, jobs=jobs)
+    epoch, seconds = large_batches.reached(found.one("batch 64")) or (0, 0)
+    assert (epoch, seconds) == pytest.approx((1.5, 600), rel=1e-3)
+    assert [verdict.word for verdict in verdicts(load_study("large-batches"), found)] == [word]
+
+
+@pytest.mark.parametrize(("number", "place"), [(name, place) for place, name in enumerate(imagenet_style.CLAIMS)])
+@pytest.mark.parametrize(("gains", "word"), [(0.02, HELD), (-0.02, FAILED), (0.0, OPEN)])
+def test_imagenet_style(number: str, place: int, gains: float, word: str) -> None:
+    study, numbers = load_study("imagenet-style"), accuracies(lambda _: 0.8, *imagenet_style.NUMBERS)
+
+    def changed(run: Run) -> dict[str, Any]:
+        found = numbers(run)
+        return {**found, number: found[number] + gains} if run.arm == imagenet_style.FLATCLR else found
+
+    found = verdicts(study, finished(study, changed))
+    assert found[place].word == word
+    assert {verdict.word for verdict in (*found[:place], *found[place + 1 :])} == {OPEN}
+
+
+def test_the_numbers_of_imagenet_style_are_those_that_its_evaluation_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setitem(RECIPES, PAPER, replace(RECIPES[PAPER], epochs=1, batch_size=200))
+    data = small_data()
+    study = load_study("imagenet-style")
+    (settings, *_) = (run.settings for run in planned(study, Found()))
+    found = flatclr.evaluate(
+        small_encoder(),
+        data,
+        settings["protocols"],
+        recipe=settings["evaluation_recipe"],
+        random_row=False,
+        transfer_data=data,
+        draws=2,
+    )
+    names = {", ".join(filter(None, (row.protocol, row.variant))) for row in found.rows}
+    assert set(imagenet_style.NUMBERS) < names
+
+
+def noise(small: float, large: float, width: float) -> Found:
+    """Of gradient-noise: quotients at both batch sizes, with intervals of this half width."""
+    (run,) = planned(load_study("gradient-noise"), Found())
+    ends = {count: [-width, width] for count in ("alone", "among")}
+    rows, nearer = [], []
+    for step in run.settings["at"]:
+        for precision in run.settings["precisions"]:
+            for batch, quotient in ((32, small), (512, large)):
+                around = {count: [quotient + low, quotient + high] for count, (low, high) in ends.items()}
+                row = {"step": step, "precision": precision, "batch": batch, "info": 2.0, "flat": 1.0}
+                rows.append({**row, "quotient": quotient, "layers": {"a": quotient}, **around})
+            moved = abs(large - 1) - abs(small - 1)
+            around = {count: [moved + low, moved + high] for count, (low, high) in ends.items()}
+            nearer.append({"step": step, "precision": precision, "value": moved, **around})
+    return Found([kept_of(run, {"rows": rows, "nearer": nearer})])
+
+
+@pytest.mark.parametrize(
+    ("quotients", "expected"),
+    [
+        ((2.0, 1.1, 0.05), [HELD, HELD]),
+        ((0.8, 1.5, 0.05), [FAILED, FAILED]),
+        ((1.02, 1.01, 0.05), [OPEN, OPEN]),
+    ],
+)
+def test_gradient_noise(quotients: tuple[float, float, float], expected: list[str]) -> None:
+    assert [verdict.word for verdict in verdicts(load_study("gradient-noise"), noise(*quotients))] == expected
+
+
+def test_the_ends_of_a_number_among_many_are_further_apart() -> None:
+    import torch
+
+    ends = gradient_noise.ends_of(torch.arange(1000, dtype=torch.float64), 6)
+    assert ends["among"][0] < ends["alone"][0] < ends["alone"][1] < ends["among"][1]
+
+
+@pytest.mark.parametrize(
+    ("flat", "info", "control", "expected"),
+    [
+        ((0.78, 0.80), (0.70, 0.80), 0.80, [HELD, HELD]),
+        ((0.70, 0.80), (0.78, 0.80), 0.75, [FAILED, FAILED]),
+        ((0.78, 0.80), (0.78, 0.80), 0.795, [OPEN, OPEN]),
+    ],
+)
+def test_temperature_free(
+    flat: tuple[float, float], info: tuple[float, float], control: float, expected: list[str]
+) -> None:
+    ranges = {"held out: FlatNCE 0.05": flat[0], "held out: FlatNCE ": flat[1], "held out: InfoNCE 0.05": info[0]}
+    table = {"held out: FlatNCE, ESS": control, **ranges, "held out: InfoNCE ": info[1], "held out: SigLIP": 0.5}
+    assert words(load_study("temperature-free"), by_start(table), "knn") == expected
+
+
+def test_a_second_seed_that_parts_two_cells_does_not_take_itself_back() -> None:
+    """Else what is planned and what is found would ask for each other without end."""
+
+    def apart_with_the_second(run: Run) -> float:
+        close = run.arm.startswith("SogCLR 0.1, batch 32")
+        return by_start({"held out": 0.5})(run) + (0.05 if close and run.seed else 0.0)
+
+    found = finished(EQUAL_FOOTING, accuracies(apart_with_the_second, "knn", "linear"))
+    assert len(found.of("SogCLR 0.1, batch 32")) == 2
+    assert less(found, "SogCLR 0.1, batch 32", "FlatNCE, ESS 0.25, batch 32", "knn").value > 1
