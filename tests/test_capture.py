@@ -82,3 +82,40 @@ def test_what_is_tried_before_a_capture_leaves_no_trace(fails: bool, monkeypatch
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
     assert all(not moment.any() for values in optimizer.state.values() for moment in values.values())
+
+
+def test_a_capture_is_made_on_the_device_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current device may be another, and the stream that PyTorch captures on by default that of another still."""
+    seen: list[Any] = []
+
+    class Entered:
+        def __init__(self, *given: Any, **options: Any) -> None:
+            seen.append((*given, options))
+
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "device", Entered)
+    monkeypatch.setattr(torch.cuda, "graph", Entered)
+    device = torch.device("cuda:1")
+    assert capture.captured(lambda: 3, device, others_may_allocate=True) == ("graph", 3)
+    options = {"pool": None, "stream": "stream of cuda:1", "capture_error_mode": "thread_local"}
+    assert seen == [(device, {}), ("graph", options)]
+
+
+def test_a_broken_capture_that_ran_out_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, kind in (
+        (torch.OutOfMemoryError("none"), torch.OutOfMemoryError),
+        (RuntimeError("no"), capture.CaptureError),
+    ):
+
+        def fails(device: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
+        monkeypatch.setattr(torch.cuda, "device", fails)
+        with pytest.raises(RuntimeError) as raised:
+            capture.captured(lambda: None, torch.device("cuda"))
+        assert type(raised.value) is kind

@@ -35,11 +35,23 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def captured(work: Callable[[], T], pool: Any = None) -> tuple[Graph, T]:
-    """A graph of the work, and what it returned: tensors that each replay writes anew."""
+def captured(
+    work: Callable[[], T], device: torch.device, pool: Any = None, *, others_may_allocate: bool = False
+) -> tuple[Graph, T]:
+    """A graph of the work, and what it returned: tensors that each replay writes anew.
+
+    Args:
+        work: what is captured; it was tried before.
+        device: that it works on, which need not be the current one.
+        pool: of memory, where graphs share it.
+        others_may_allocate: whether other threads, say of a loader, may do so meanwhile; else that breaks the capture.
+    """
     graph = torch.cuda.CUDAGraph()
+    mode = "thread_local" if others_may_allocate else "global"
     try:
-        with torch.random.fork_rng([]), torch.cuda.graph(graph, pool=pool):
+        stream = torch.cuda.Stream(device)  # PyTorch's own for captures is of the device that was captured on first
+        capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode)
+        with torch.cuda.device(device), torch.random.fork_rng([]), capture:
             return graph, work()
     except RuntimeError as error:
         cause = first_of(error)
@@ -62,7 +74,7 @@ def warm_up(work: Callable[[], object], what: str, state: Callable[[], Iterable[
     known = {tensor.data_ptr() for tensor, _ in kept}
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            on_a_side_stream(lambda: tried(work, what))
+            on_a_side_stream(lambda: tried(work, what), device)
     finally:
         for tensor, before in kept:
             tensor.copy_(before)
@@ -78,18 +90,18 @@ def tried(work: Callable[[], object], what: str) -> None:
     without_waiting(work, what)
 
 
-def on_a_side_stream(work: Callable[[], object]) -> None:
+def on_a_side_stream(work: Callable[[], object], device: torch.device) -> None:
     """Where work is tried that is to be captured; without CUDA there is but one place."""
-    if not torch.cuda.is_available():
+    if device.type != "cuda":
         work()
         return
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
+    side, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    side.wait_stream(current)
     try:
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side):  # and on its device
             work()
     finally:
-        torch.cuda.current_stream().wait_stream(side)
+        current.wait_stream(side)
 
 
 def without_waiting(work: Callable[[], T], what: str) -> T:

@@ -132,7 +132,7 @@ class TakenAgain:
 def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a captured step asks of CUDA is done by hand."""
     monkeypatch.setattr(capture, "without_waiting", lambda work, _: work())
-    monkeypatch.setattr(finetune_steps, "captured", lambda work: (TakenAgain(work), None))
+    monkeypatch.setattr(finetune_steps, "captured", lambda work, *_, **__: (TakenAgain(work), None))
     monkeypatch.setattr(finetune_module, "is_captured", lambda *_: True)
 
 
@@ -151,20 +151,29 @@ def not_fused(*args: Any, capturable: bool, **options: Any) -> torch.optim.Optim
 
 
 @pytest.mark.usefixtures("_without_cuda")
-def test_a_step_that_waits_for_the_device_is_announced_and_taken_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def waits(*_: object) -> None:
-        raise WaitsForDeviceError("a step of fine-tuning waits for the device, say to read a number from it")
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (WaitsForDeviceError("a step waits for the device"), "a step waits for the device"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "too little memory is free"),
+    ],
+)
+def test_a_step_that_cannot_be_captured_is_announced_and_taken_eagerly(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
 
     monkeypatch.setattr(finetune_module, "build_optimizer", not_fused)
-    monkeypatch.setattr(finetune_steps, "warm_up", waits)
-    with pytest.warns(UserWarning, match=r"not captured in a CUDA graph: a step .* waits for the device.*runs eagerly"):
+    monkeypatch.setattr(finetune_steps, "warm_up", refuse)
+    with pytest.warns(UserWarning, match=rf"not captured in a CUDA graph: {reason}; it runs eagerly"):
         found = tuned(striped())
     assert_same(found, plainly_tuned(striped(), torch.arange(60)), rounding=ROUNDING)
 
 
 @pytest.mark.usefixtures("_without_cuda")
 def test_a_broken_capture_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(_: object) -> None:
+    def breaks(*_: object, **__: object) -> None:
         raise CaptureError("operation not permitted")
 
     monkeypatch.setattr(finetune_module, "build_optimizer", not_fused)

@@ -27,7 +27,7 @@ class ByHand:
     def __init__(self) -> None:
         self.captures = self.replays = 0
 
-    def __call__(self, work: Callable[[], None], pool: Any) -> SimpleNamespace:
+    def __call__(self, work: Callable[[], None], **_: Any) -> tuple[SimpleNamespace, None]:
         self.captures += 1
         with_gradient = torch.is_grad_enabled()
         work()
@@ -37,7 +37,7 @@ class ByHand:
             with torch.set_grad_enabled(with_gradient):
                 work()
 
-        return SimpleNamespace(replay=replay)
+        return SimpleNamespace(replay=replay), None
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_after_a_few_shapes_calls_are_eager_and_say_so(by_hand: ByHand) -> None:
 
 
 def test_what_cannot_be_captured_is_tried_once(monkeypatch: pytest.MonkeyPatch, by_hand: ByHand) -> None:
-    def broken(work: Callable[[], None], pool: Any) -> Any:
+    def broken(work: Callable[[], None], **_: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(graphed, "captured", broken)

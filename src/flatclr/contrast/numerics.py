@@ -29,20 +29,36 @@ class Cached(Generic[T]):
 
 
 class Unchanged:
-    """Tensors that must not be changed in place until something is measured of them."""
+    """Tensors that must not be changed in place until something is measured of them; their graph is not kept.
+
+    The count of changes is one for all tensors that are parts of one.
+    """
 
     def __init__(self, *tensors: object) -> None:
-        self.tensors = [x for x in tensors if isinstance(x, Tensor)]
-        self.versions = self._versions()
+        self.counts: list[tuple[Tensor, int]] = []
+        if not torch.compiler.is_compiling():  # compiled code cannot count
+            counting = (x for x in tensors if isinstance(x, Tensor) and not x.is_inference())
+            self.counts = [(x.detach(), x._version) for x in counting]
+
+    def hold(self) -> bool:
+        return all(x._version == count for x, count in self.counts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies count anew."""
+        return _unchanged, ([x for x, _ in self.counts], self.hold())
 
     def require(self, measured: str, tensors: str, instead: str) -> None:
-        if self._versions() != self.versions:
-            raise RuntimeError(f"{measured} must be read before {tensors} are changed, not after; {instead}.")
+        if not torch.compiler.is_compiling() and not self.hold():
+            raise RuntimeError(
+                f"{measured} must be read before {tensors} are changed, or the tensor that they are parts of, not "
+                f"after; {instead}."
+            )
 
-    def _versions(self) -> list[int]:
-        if torch.compiler.is_compiling():
-            return []
-        return [x._version for x in self.tensors if not x.is_inference()]
+
+def _unchanged(tensors: list[Tensor], hold: bool) -> Unchanged:
+    made = Unchanged(*tensors)
+    made.counts = [(x, count if hold else -1) for x, count in made.counts]
+    return made
 
 
 def accumulation_type(z: Tensor) -> torch.dtype:

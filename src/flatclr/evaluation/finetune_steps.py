@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from flatclr.capture import CaptureError, WaitsForDeviceError, captured, warm_up
+from flatclr.capture import CaptureError, WaitsForDeviceError, captured, is_out_of_memory, warm_up
 from flatclr.data.loading import Loader
 from flatclr.data.views import ViewConfig, ViewParameters, draw_uniforms, gathered_views, views_from
 from flatclr.models.batch_norm import for_capture
@@ -123,7 +123,7 @@ class GraphedSteps:
         self.static = next(replace(draws, generator=torch.Generator()).steps(1))
         with _quickest_convolutions():
             warm_up(self._take, "a step of fine-tuning", step.state, draws.loader.device)
-            self.graph, _ = captured(self._take)
+            self.graph, _ = captured(self._take, draws.loader.device, others_may_allocate=True)
 
     def __call__(self, drawn: Drawn) -> None:
         for name, static in vars(self.static).items():
@@ -138,17 +138,24 @@ class GraphedSteps:
 
 
 def graphed(step: Step, draws: Draws) -> GraphedSteps | None:
-    """Steps in a CUDA graph; None, with a warning, where a step waits for the device."""
+    """Steps in a CUDA graph; None, with a warning, where a step waits for the device or memory is too small for one."""
     try:
         return GraphedSteps(step, draws)
     except WaitsForDeviceError as error:
-        warnings.warn(f"fine-tuning is not captured in a CUDA graph: {error}; it runs eagerly.", stacklevel=2)
-        return None
+        reason = str(error)
     except CaptureError as error:
         raise ValueError(
             f"a CUDA graph must be able to hold a step of fine-tuning, got a broken capture ({error}); "
             "pass --device cpu (device='cpu')."
         ) from error
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = "too little memory is free"
+    # outside the handlers: a traceback keeps the tensors of the failed step alive
+    torch.cuda.empty_cache()
+    warnings.warn(f"fine-tuning is not captured in a CUDA graph: {reason}; it runs eagerly.", stacklevel=2)
+    return None
 
 
 @contextmanager

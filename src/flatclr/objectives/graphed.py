@@ -13,14 +13,16 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flatclr import distributed
-from flatclr.capture import Graph, WaitsForDeviceError, first_line, first_of, on_a_side_stream, tried
+from flatclr.capture import Graph, WaitsForDeviceError, captured, first_line, first_of, on_a_side_stream, tried
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast import Options
 from flatclr.objectives.ess_control import EssControl
@@ -114,9 +116,10 @@ def _settings(module: nn.Module) -> Iterator[Any]:
     yield from ((x.data_ptr(), x.requires_grad) for x in _tensors(module))
 
 
-def _modes() -> tuple[bool, ...]:
+def _modes() -> tuple[Any, ...]:
     """What the caller has switched on or off around the call."""
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cuda")
+    casts = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *casts
 
 
 def _kinds(inputs: Inputs) -> Iterator[Any]:
@@ -124,13 +127,11 @@ def _kinds(inputs: Inputs) -> Iterator[Any]:
         yield name, x.shape, x.dtype, x.device, x.requires_grad
 
 
-def captured(work: Callable[[], None], pool: Any) -> Graph:
-    """A CUDA graph of it."""
-    graph = torch.cuda.CUDAGraph()
-    # threads that look after loaders may allocate meanwhile
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        work()
-    return graph
+def _casting_anew() -> AbstractContextManager[Any]:
+    """Autocast without its cache: a graph would read weights that were rounded before it, in memory that is freed."""
+    if not torch.is_autocast_enabled("cuda"):
+        return nullcontext()
+    return torch.autocast("cuda", dtype=torch.get_autocast_dtype("cuda"), cache_enabled=False)
 
 
 class _Token:
@@ -154,19 +155,21 @@ class CapturedCall:
     @classmethod
     def of(cls, module: nn.Module, inputs: Inputs, evaluate: Evaluate) -> CapturedCall:
         """Captured after a few calls that leave no trace: libraries and allocators must be ready."""
+        device = next(iter(inputs.values())).device
         static = {name: x.detach().clone().requires_grad_(x.requires_grad) for name, x in inputs.items()}
         call = cls(static, [p for p in module.parameters() if p.requires_grad], evaluate)
         kept = [(x, x.clone()) for x in _tensors(module) if not x.requires_grad]
         try:
-            if torch.cuda.is_available():
-                on_a_side_stream(lambda: tried(call._both, "it"))
+            if device.type == "cuda":
+                on_a_side_stream(lambda: tried(call._both, "it"), device)
         finally:
             for x, before in kept:
                 x.copy_(before)
         pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
-        call.graphs.append(captured(call._forward, pool))
+        capture = partial(captured, device=device, pool=pool, others_may_allocate=True)
+        call.graphs.append(capture(call._forward)[0])
         if call.differentiable:
-            call.graphs.append(captured(call._backward, pool))
+            call.graphs.append(capture(call._backward)[0])
             call.noting = [part for part in module.modules() if isinstance(part, EssControl) and module.training]
         return call
 
@@ -191,7 +194,8 @@ class CapturedCall:
             self._backward()
 
     def _forward(self) -> None:
-        self.loss = self.evaluate(self.static)
+        with _casting_anew():
+            self.loss = self.evaluate(self.static)
         if self.upstream is None:
             self.upstream = torch.ones_like(self.loss, requires_grad=False)
 

@@ -133,7 +133,7 @@ class GraphedStep:
             return self.train_step.take(views, len(self.batch), index)
 
     def _captured(self) -> tuple[Graph, StepResult]:
-        return captured(self._take, self.pool)
+        return captured(self._take, self.loader.device, self.pool)
 
     def _warm_up(self) -> None:
         warm_up(self._take, "the step", lambda: _state(self.train_step), self.loader.device)
