@@ -102,7 +102,7 @@ def test_a_capture_is_made_on_the_device_of_the_work(monkeypatch: pytest.MonkeyP
     device = torch.device("cuda:1")
     assert capture.captured(lambda: 3, device, others_may_allocate=True) == ("graph", 3)
     options = {"pool": None, "stream": "stream of cuda:1", "capture_error_mode": "thread_local"}
-    assert seen == [(device, {}), ("graph", options)]
+    assert seen == [("graph", options), (device, {})]
 
 
 def test_a_broken_capture_that_ran_out_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_broken_capture_that_ran_out_of_memory_says_so(monkeypatch: pytest.Mon
             raise error
 
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
-        monkeypatch.setattr(torch.cuda, "device", fails)
+        monkeypatch.setattr(torch.cuda, "Stream", fails)
         with pytest.raises(RuntimeError) as raised:
             capture.captured(lambda: None, torch.device("cuda"))
         assert type(raised.value) is kind

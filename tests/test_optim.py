@@ -135,14 +135,30 @@ def test_only_matrices_and_kernels_are_decayed(name: str, norm: str) -> None:
     head = build_head(encoder.features, norm=norm)
     objective = flatclr.InfoNCE(learn_temperature=True)
     optimizer = build_optimizer(name, [encoder, head, objective], learning_rate=0.1, weight_decay=1e-4)
-    decayed, plain = optimizer.param_groups
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (1e-4, 0)
-    assert (decayed.get("adapt"), plain.get("adapt")) == ((True, False) if name == "lars" else (None, None))
+    decayed, *others = optimizer.param_groups
+    assert (decayed["weight_decay"], *(group["weight_decay"] for group in others)) == (1e-4, *(0 for _ in others))
+    adapted = (True, False, False) if name == "lars" else (None, None, None)
+    assert all(group.get("adapt") == adapts for group, adapts in zip((decayed, *others), adapted, strict=False))
     kernels = [m.weight for root in (encoder, head) for m in root.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     assert {id(p) for p in decayed["params"]} == {id(p) for p in kernels}
     everything = [p for root in (encoder, head, objective) for p in root.parameters()]
-    assert len(everything) == len(decayed["params"]) + len(plain["params"])
-    assert any(p.dim() == 0 for p in plain["params"])  # the temperature
+    assert len(everything) == sum(len(group["params"]) for group in optimizer.param_groups)
+    assert any(p.dim() == 0 for p in others[-1]["params"])  # the temperature
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize(("name", "share"), [("sgd", 0.01), ("lars", 0.01), ("adamw", 1.0)])
+def test_single_numbers_learn_at_a_share_of_the_rate(name: str, share: float, capturable: bool) -> None:
+    """Adam's steps do not grow with the gradient, those of others do."""
+    modules = [nn.Linear(2, 2), flatclr.SigLIP(0.1)]
+    if capturable and name == "adamw":
+        pytest.skip("AdamW that can be captured needs a CUDA device")
+    optimizer = build_optimizer(name, modules, learning_rate=0.5, weight_decay=0.0, capturable=capturable)
+    for rate in (0.5, 0.25):
+        for group in optimizer.param_groups:
+            single = all(p.dim() == 0 for p in group["params"])
+            assert float(group["lr"]) == pytest.approx(rate * (share if single else 1.0))
+        set_learning_rate(optimizer, 0.5, 0.5)
 
 
 def test_a_layer_norm_over_several_dimensions_is_not_decayed() -> None:

@@ -14,6 +14,8 @@ from flatclr.checks import require_count, require_number, require_one_of, shown
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
+SHARE = "share_of_rate"  # of a group that has one
+SCALAR_RATE = 0.01  # of the learning rate, by sgd and lars, for what is a single number
 NORMALISATIONS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -100,7 +102,8 @@ def build_optimizer(
     """An optimizer over every parameter that needs a gradient.
 
     Biases, parameters of normalisation layers and all others with at most one dimension (a learned temperature) get no
-    weight decay and no LARS adaptation.
+    weight decay and no LARS adaptation. Single numbers (a learned temperature, a bias) sum the gradients of all pairs,
+    and leave their range at the rate of the weights: by sgd and lars theirs is a hundredth of it.
 
     Args:
         name: "sgd", "adamw" or "lars".
@@ -112,6 +115,9 @@ def build_optimizer(
     >>> optimizer = build_optimizer("sgd", torch.nn.Linear(3, 2), learning_rate=0.1, weight_decay=1e-4)
     >>> [group["weight_decay"] for group in optimizer.param_groups]
     [0.0001, 0.0]
+    >>> objective = flatclr.SigLIP(0.1)
+    >>> [group["lr"] for group in build_optimizer("sgd", objective, learning_rate=0.1, weight_decay=0.0).param_groups]
+    [0.001]
     """
     require_one_of("optimizer", name, OPTIMIZERS)
     require_number("learning_rate", learning_rate, above=0)
@@ -120,15 +126,23 @@ def build_optimizer(
     for beta in betas:
         require_not_negative("betas", beta, below=1)
     decayed, plain = _split([modules] if isinstance(modules, nn.Module) else list(modules))
-    if not decayed + plain:
+    every = decayed + plain
+    if not every:
         raise ValueError("modules must have parameters that need a gradient, got none; unfreeze some.")
+    single = [parameter for parameter in plain if parameter.dim() == 0 and name != "adamw"]
+    device = every[0].device
+
+    def rate_of(share: float) -> Any:
+        return torch.tensor(share * learning_rate, device=device) if capturable else share * learning_rate
+
+    rate = rate_of(1.0)
+    left_alone = {"weight_decay": 0.0} | ({"adapt": False} if name == "lars" else {})
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0} | ({"adapt": False} if name == "lars" else {}),
+        {"params": [p for p in plain if not any(p is s for s in single)], **left_alone},
+        {"params": single, **left_alone, "lr": rate_of(SCALAR_RATE), SHARE: SCALAR_RATE},
     ]
     groups = [group for group in groups if group["params"]]
-    device = (decayed + plain)[0].device
-    rate: Any = torch.tensor(learning_rate, device=device) if capturable else learning_rate
     # fused: the kernel reads a tensor rate on the device, the others fetch it to the host
     fused = True if capturable else None
     if name == "lars":
@@ -137,7 +151,7 @@ def build_optimizer(
         optimizer = torch.optim.SGD(groups, rate, momentum=momentum, fused=fused)
         if capturable and momentum:
             # from zero, as it starts anyway: a skipped first step would leave what PyTorch allocated but never wrote
-            for parameter in decayed + plain:
+            for parameter in every:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
     return torch.optim.AdamW(groups, rate, betas=betas, fused=fused, capturable=capturable)
@@ -200,16 +214,17 @@ def warmup_cosine(step: int, *, total_steps: int, warmup_steps: int, final: floa
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, base: float, multiplier: float) -> None:
-    """Let every group learn with base * multiplier.
+    """Let every group learn with base * multiplier, or its share of it.
 
     A tensor rate (`capturable=True`) is filled in place without waiting: replays of a captured step see the new value.
     `load_state_dict` puts another tensor in its place, so restore a checkpoint before capturing.
     """
     for group in optimizer.param_groups:
+        rate = base * multiplier * group.get(SHARE, 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(base * multiplier)
+            group["lr"].fill_(rate)
         else:
-            group["lr"] = base * multiplier
+            group["lr"] = rate
 
 
 def require_not_negative(name: str, value: Any, *, below: float = math.inf) -> None:

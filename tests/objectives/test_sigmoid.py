@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import flatclr
+from flatclr.optim import build_optimizer, set_learning_rate
+from flatclr.studies.methods import SIG_LIP
 from tests.support import field_oracles, oracles
 from tests.support import relation_oracles as ro
 from tests.support.harness import Batch, every_pairing
@@ -78,3 +80,30 @@ def test_scale_and_bias_learn() -> None:
         optimizer.step()
     assert loss < 0.05
     assert objective.bias < 0 < objective.inverse_temperature + objective.bias
+
+
+@pytest.mark.parametrize(("rate", "pairs"), [(0.24, 256), (0.06, 32)])
+@pytest.mark.parametrize("temperature", [0.05, 0.1, 0.5])
+def test_scale_and_bias_stay_in_range_at_the_rates_of_the_studies(temperature: float, rate: float, pairs: int) -> None:
+    """At the rate of the weights the scale was gone in sixty steps: its gradient is a sum over all negatives."""
+    torch.manual_seed(0)
+    settings = SIG_LIP.settings(temperature)
+    objective = flatclr.SigLIP(temperature, **settings.get("objective_options", {}))
+    layers = [torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 16)]
+    network = torch.nn.Sequential(*layers)
+    optimizer = build_optimizer("sgd", [network, objective], learning_rate=rate, weight_decay=5e-4)
+
+    def views() -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(pairs, 32)
+        return network(x + 0.5 * torch.randn(pairs, 32)), network(x + 0.5 * torch.randn(pairs, 32))
+
+    for step in range(300):
+        set_learning_rate(optimizer, rate, min(1.0, (step + 1) / 50))
+        loss = objective(*views())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert 5 < float(objective.inverse_temperature.detach()) < 50  # type: ignore[union-attr]
+    with torch.no_grad():
+        stats = flatclr.contrast_stats(*views(), inverse_temperature=10.0)
+    assert stats.mi_nats > 0.6 * stats.ceiling_nats

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,7 @@ def data_of(settings: Mapping[str, Any]) -> Dataset | None:
 
     None for image files that are to be opened by the run itself.
     """
-    name = settings["data"]
-    dataset = open_dataset(None if name == EMBEDDED else located(name), download=False)
+    dataset = _opened(settings["data"], tuple(data_folders(None)))
     train_part, test_part = dataset.train, dataset.test
     if not isinstance(train_part, ResidentImages) or not isinstance(test_part, ResidentImages):
         return None
@@ -198,6 +198,11 @@ def data_of(settings: Mapping[str, Any]) -> Dataset | None:
         order = torch.randperm(len(train_part), generator=seeded_generator(0, "held out"))
         train_part, test_part = train_part.subset(order[count:], "train"), train_part.subset(order[:count], "held out")
     return Dataset(dataset.name, train_part, test_part)
+
+
+@lru_cache(maxsize=1)  # a process makes one run after another
+def _opened(name: str, places: tuple[Path, ...]) -> Dataset:
+    return open_dataset(None if name == EMBEDDED else located(name), download=False)
 
 
 def located(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from flatclr.studies import Found, Job, Kept, Plan, Run, load_study
 from flatclr.studies.accuracies import less
 from flatclr.studies.experiments.equal_footing import FIRST, SECOND, STUDY
-from flatclr.studies.methods import PER_ANCHOR, Method
+from flatclr.studies.methods import FLAT_NCE, PER_ANCHOR, SOG_CLR, Method
 from flatclr.studies.pages import judge
 from flatclr.studies.training_runs import config_of
 from flatclr.training.build_objective import build_objective
@@ -50,14 +50,14 @@ def complete(accuracies: Mapping[str, float], tier: int = 1) -> Found:
 def test_what_decides_about_the_small_batch_comes_first() -> None:
     runs = planned()
     assert [run.arm for run in runs[:8]] == [
-        *(f"held out: InfoNCE {t:g}, batch {batch}" for batch in (256, 32) for t in (0.1, 0.2, 0.5)),
-        "FlatNCE, ESS 0.25, batch 256",
+        *(f"held out: InfoNCE {t:g}, batch {batch}" for batch in (32, 256) for t in (0.1, 0.2, 0.5)),
         "FlatNCE, ESS 0.25, batch 32",
+        "FlatNCE, ESS 0.25, batch 256",
     ]
     assert (runs[8].arm, runs[8].seed) == ("FlatNCE, ESS 0.25, batch 32", 1)  # waits for no other run
     found = finished(runs[:6], HELD_OUT)
-    both = [("InfoNCE 0.5, batch 256", 0), ("InfoNCE 0.2, batch 32", 0)]
-    both += [(arm, 1) for arm in ("InfoNCE 0.5, batch 256", "InfoNCE 0.2, batch 32", "FlatNCE, ESS 0.25, batch 32")]
+    both = [("InfoNCE 0.2, batch 32", 0), ("InfoNCE 0.5, batch 256", 0)]
+    both += [(arm, 1) for arm in ("InfoNCE 0.2, batch 32", "InfoNCE 0.5, batch 256", "FlatNCE, ESS 0.25, batch 32")]
     assert [(run.arm, run.seed) for run in planned(found)[8:13]] == both
 
 
@@ -158,6 +158,13 @@ def test_the_scalar_of_a_method_reaches_its_objective(method: Method) -> None:
         assert held == pytest.approx(value)
         assert method.default in method.values
     assert config.ess_per_anchor == (method is PER_ANCHOR)
+
+
+def test_the_rate_makes_up_for_a_smaller_gradient() -> None:
+    """SogCLR's gradient is FlatNCE's times the temperature; with weight decay the steps are then alike."""
+    flat, sog = (config_of(Job(m.run(0.2, 32, 0, quick=False).settings, 0, "cpu", Path())) for m in (FLAT_NCE, SOG_CLR))
+    assert sog.learning_rate == pytest.approx(flat.learning_rate / 0.2)
+    assert sog.learning_rate * sog.weight_decay == pytest.approx(flat.learning_rate * flat.weight_decay)
 
 
 def test_a_tier_that_is_none_is_refused() -> None:
