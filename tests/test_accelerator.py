@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,3 +84,11 @@ def test_the_trial_of_the_views_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> 
     )
     gathered._try_launch(CPU)
     assert [views.tolist() for views in launched] == [[[[[0.0]]]]]
+
+
+def test_processes_take_turns_on_a_gpu_without_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert [accelerator.takes_turns(device) for device in ("cpu", "cuda", "cuda:1")] == [False, True, True]
+    assert accelerator.takes_turns("auto") == torch.cuda.is_available()
+    (tmp_path / "control").touch()
+    assert not accelerator.takes_turns("cuda")

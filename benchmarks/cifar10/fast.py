@@ -50,6 +50,7 @@ TOY: dict[str, Any] = {"views_per_image": 4, "view_size": 14, "epochs": 4.0, "ba
 GOALS = (0.85, 0.903)  # kNN accuracy with ten equal votes
 NEIGHBOURS = 10
 LOG_LINES = 40
+OWN_SAMPLES = 1_000  # of the evaluation that a run makes at its end, which nothing here reads
 LOOKS = (0.5, 0.75, 0.9, 1.0)  # shares of a run
 TITLE = "Time to accuracy on CIFAR-10"
 
@@ -74,7 +75,8 @@ class Watch:
 
     def __post_init__(self) -> None:
         total, every = self.parts.schedule.total_steps, self.parts.config.log_every
-        self.steps = {min(total, every * max(1, round(share * total / every))) for share in self.shares}
+        # the last step is a log line too
+        self.steps = {total if share == 1 else every * max(1, round(share * total / every)) for share in self.shares}
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Logged) and event.step in self.steps:
@@ -97,6 +99,7 @@ def ten_neighbours(parts: Parts, *, recalibrate: bool | None = None, trained_on:
     validation, network = parts.validation, parts.train_step.bare_network
     assert isinstance(validation, ImageValidation)
     assert isinstance(network, Network)
+    validation = replace(validation, samples=max(len(validation.source), len(validation.data.test or ())))
     if recalibrate is not None:
         validation = replace(validation, recalibrate=recalibrate)
     with validation.ready(network.encoder):
@@ -141,7 +144,7 @@ def config_of(args: argparse.Namespace, scale: Scale, images: int) -> TrainConfi
         log_every=max(1, steps // LOG_LINES),
         eval_every=steps,
         eval_start=False,
-        eval_samples=scale.images,
+        eval_samples=OWN_SAMPLES,
         checkpoint_every=steps,
         out=None,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,3 +53,14 @@ def with_triton(module: str) -> Any:
         raise ValueError(
             "backend='triton' must find the package triton, got none installed; install it, or use backend='torch'."
         ) from None
+
+
+def takes_turns(device: str) -> bool:
+    """Whether processes on this device work one after another: on a GPU without NVIDIA's multi-process service.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", or "auto".
+    """
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # where NVIDIA has it
+    return on_gpu and not (pipes / "control").exists()

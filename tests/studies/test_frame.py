@@ -143,6 +143,18 @@ def test_time_that_is_up_ends_with_75_and_the_same_command_goes_on(
     assert set(calls(tmp_path).values()) == {1}
 
 
+def test_jobs_that_would_take_turns_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flatclr.cli.study.takes_turns", lambda device: device == "cpu")
+    monkeypatch.setattr(
+        sys, "argv", ["flatclr", "study", "toy", "--out", str(tmp_path), "--device", "cpu", "--jobs", "2"]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    assert "runs will take turns on the GPU, so --jobs gains nothing" in capsys.readouterr().err
+
+
 def test_quick_says_that_it_judges_nothing(tmp_path: Path) -> None:
     assert "say nothing of the claims" in studies.run("toy", out=tmp_path, device="cpu", quick=True).page.read_text()
 

@@ -57,3 +57,11 @@ def test_the_page_has_the_sentences_and_what_is_empty(tmp_path: Path) -> None:
     page = studies.run("sharing", out=tmp_path, device="cpu").page.read_text()
     assert "1. It held." in page
     assert "## Empty cells" not in page
+
+
+def test_the_command_of_an_empty_cell_fills_the_page_that_it_stands_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = studies.run("sharing", out="here", device="cpu", minutes=1e-9).page.read_text()
+    assert "`flatclr study sharing --out here`" in page

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from flatclr.accelerator import takes_turns
 from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
 from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress
 from flatclr.studies import STUDIES, StudyResult, load_study, run
@@ -17,6 +18,10 @@ from flatclr.training.stopping import RESUME_ME
 
 Option = typer.Option
 SIZE, LIST = "Size", "list"
+TURNS = (
+    "runs will take turns on the GPU, so --jobs gains nothing; start NVIDIA's multi-process service first: "
+    "nvidia-cuda-mps-control -d"
+)
 
 
 def study_command(
@@ -57,6 +62,8 @@ def study_command(
     if name == LIST:
         _list(as_json=as_json)
         return
+    if jobs > 1 and takes_turns(device):
+        print(f"flatclr: {TURNS}", file=sys.stderr)
     with RunsDisplay(name, quiet=as_json or quiet) as display:
         found = run(
             name,

@@ -11,7 +11,7 @@ from flatclr.files import json_ready, parse_json, replace_files
 from flatclr.plots import figure_bytes, figure_style
 from flatclr.studies.judging import HELD, NOT_RUN, WORDS, Verdict
 from flatclr.studies.literature import NOT_HERE, UNJUDGED
-from flatclr.studies.study import Claim, Found, Row, Run, Study
+from flatclr.studies.study import FILLED_BY, Claim, Found, Row, Run, Study
 
 PAGE, RESULT = "README.md", "result.json"
 COMMAND = "flatclr study"
@@ -158,7 +158,7 @@ def _page(
         markdown(study.table(found)) if len(found) else "",
         *(study.notes(found) if len(found) else []),
         *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures),
-        *_listed("## Empty cells", study.empty(found)),
+        *_listed("## Empty cells", [_into_this_page(row, command) for row in study.empty(found)]),
         "## How",
         f"```sh\n{command}\n```",
         _origin(found),
@@ -173,6 +173,12 @@ def _numbered(title: str, sentences: Sequence[str]) -> list[str]:
 
 def _listed(title: str, rows: Sequence[Row]) -> list[str]:
     return [title, markdown(rows)] if rows else []
+
+
+def _into_this_page(row: Row, command: str) -> Row:
+    """An empty cell whose command fills this page, and no other one."""
+    _, there, folder = command.partition(" --out ")
+    return {**row, FILLED_BY: f"{row[FILLED_BY].rstrip('`')} --out {folder}`"} if there else row
 
 
 def _quick_note(found: Found) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 Numbers = dict[str, Any]  # what a run measured: numbers, texts, and lists and mappings of them, as JSON has them
 Row = Mapping[str, str]  # of a table: a text by column
+FILLED_BY = "filled by"  # the column of the command in rows of what is empty
 
 
 @dataclass(frozen=True)

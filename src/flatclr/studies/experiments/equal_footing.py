@@ -36,7 +36,7 @@ from flatclr.studies.methods import (
     VIC_REG,
     Method,
 )
-from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
+from flatclr.studies.study import FILLED_BY, Claim, Found, Plan, Row, Run, Study
 from flatclr.studies.training_runs import SMALL_VIEWS_CHANGE
 
 SMALL, LARGE = 32, 256
@@ -203,7 +203,7 @@ def empty(found: Found) -> list[Row]:
         if lacking:
             command = f"`flatclr study {NAME} --set {TIER}={cell.tier}`"
             what = {"method": cell.method.name, "batch": str(cell.batch), "tier": str(cell.tier)}
-            rows.append({**what, "empty": ", ".join(lacking), "filled by": command})
+            rows.append({**what, "empty": ", ".join(lacking), FILLED_BY: command})
     return rows
 
 

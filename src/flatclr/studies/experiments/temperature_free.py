@@ -9,7 +9,7 @@ from flatclr.studies.accuracies import all_above, best_arm, has_stopped, percent
 from flatclr.studies.judging import Verdict, below, pooled_spread, score_text
 from flatclr.studies.literature import FLATNCE, THIS
 from flatclr.studies.methods import FLAT_ESS, FLAT_NCE, INFO_NCE, SIG_LIP, TUNING_EPOCHS, Method
-from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
+from flatclr.studies.study import FILLED_BY, Claim, Found, Plan, Row, Run, Study
 from flatclr.studies.training_runs import SMALL_VIEWS_CHANGE
 
 NAME, BATCHES = "temperature-free", (32, 256)
@@ -67,7 +67,7 @@ def empty(found: Found) -> list[Row]:
         arms[f"{FLAT_ESS.name} {FLAT_ESS.default:g}"] = controlled(batch)
         lacking = [name for name, arm in arms.items() if not found.of(arm)]
         if lacking:
-            rows.append({"batch": str(batch), "empty": ", ".join(lacking), "filled by": f"`flatclr study {NAME}`"})
+            rows.append({"batch": str(batch), "empty": ", ".join(lacking), FILLED_BY: f"`flatclr study {NAME}`"})
     return rows
 
 
