@@ -175,14 +175,7 @@ def relations(d: int, dtype: torch.dtype, n: int = RELATION_ROWS, only: str = ""
         "labels": (2, n, n * n, flatclr.FlatNCE(0.1, **info_nce), {"labels": labels}),
         "labels, InfoNCE": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"labels": labels}),
         "labels, 10 classes": (2, n, n * n, flatclr.FlatNCE(0.1, **info_nce), {"labels": labels % 10}),
-        # the scores of positives, a tenth of all, are computed again to be weighed one by one
-        "labels, 10 classes, InfoNCE": (
-            2,
-            n,
-            n * n + n * n // 10,
-            flatclr.InfoNCE(0.1, **info_nce),
-            {"labels": labels % 10},
-        ),
+        "labels, 10 classes, InfoNCE": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"labels": labels % 10}),
         "ids": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"ids": labels}),
         "labels, 4 views": (4, n // 4, n * n, flatclr.FlatNCE(0.1, route="strips"), {"labels": labels[: n // 4]}),
         "hard negatives": (2, n, n * n, flatclr.InfoNCE(0.1, **info_nce), {"hard_negatives": hard}),
