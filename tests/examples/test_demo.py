@@ -18,6 +18,7 @@ import torch
 from scipy.special import logsumexp
 
 import flatclr
+from benchmarks import demo_gain
 from flatclr.data import ResidentImages
 from flatclr.models import Normalisation
 from flatclr.runs import RunDirectory, new_directory
@@ -195,3 +196,10 @@ def test_neighbours_are_the_nearest_training_images_by_cosine(demo: ModuleType) 
     shown = neighbours.neighbours_figure(train, test, [found, found])
     drawn = [axes for axes in shown.axes if axes.images]
     assert len(drawn) == len(set(labels[20:].tolist())) * 11  # the image, and five neighbours on each side
+
+
+@pytest.mark.slow
+def test_the_encoder_of_the_demo_is_at_least_six_points_above_the_untrained_one() -> None:
+    row = demo_gain.measured(0)
+    assert row["knn gain"] >= 6
+    assert row["linear gain"] >= 4
