@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 from flatclr import EssControl, stats_from_scores
 from flatclr.contrast import ContrastStats, numerics
 from flatclr.objectives import f_divergence, nce, variational
+from flatclr.studies import latent_classes
 
 
 def random_scores(anchors: int, columns: int, seed: int = 0, scale: float = 2.0) -> Tensor:
@@ -596,3 +597,29 @@ def test_flat_nce_is_no_randomly_rescaled_copy_of_info_nce_because_the_factor_sh
     )
     torch.testing.assert_close(other, torch.sigmoid(gap) * one)
     assert (flat - mean_factor * info).norm() > 0.05 * flat.norm()
+
+
+# 14. The slides on negatives
+
+
+def test_the_interval_around_the_contrastive_loss_is_as_wide_as_both_parts_added():
+    """Their difference, as printed, is below zero with many negatives."""
+    prior, negatives = latent_classes.class_prior([1] * 10), 64
+    points = torch.nn.functional.normalize(torch.randn(10, 12, generator=torch.Generator().manual_seed(0)).double())
+    loss = latent_classes.contrastive_loss(points, prior, negatives=negatives).item()
+    mean = latent_classes.classification_loss(points, points, prior).item()
+    lower, upper = latent_classes.interval_widths(prior, negatives)
+
+    assert loss - lower <= mean <= loss + upper
+    assert (loss + upper) - (loss - lower) == pytest.approx(lower + upper)
+    assert lower + upper > 0 > upper - lower
+
+
+def test_the_supervised_loss_of_unbalanced_classes_does_not_increase_with_negatives():
+    """It falls, so that the printed "non-decreasing" is the wrong way round."""
+    prior = latent_classes.class_prior([8, 1, 1])
+    minima = [latent_classes.minimise(prior, negatives=k) for k in (1, 4, 32)]
+    losses = [float(latent_classes.supervised_loss(minimum.points, prior)) for minimum in minima]
+
+    assert all(minimum.converged for minimum in minima)
+    assert losses[0] > losses[1] + 1e-3 > losses[2] + 1e-3

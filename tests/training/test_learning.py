@@ -1,8 +1,9 @@
-"""Every objective by name learns from images: mutual information between fresh views rises far above untrained."""
+"""Every objective by name learns from images: both gauges of an encoder end far above those of the untrained one."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from flatclr.training.trainer import train
 from tests.support.training_worker import config
 
 QUICK = ("flo", "nwj")
-STEPS = 60
+SETTINGS: dict[str, Any] = {"batch_size": 32, "learning_rate": 1e-2, "encoder_options": {"width": 8}, "steps": 150}
+SLOWER = dict.fromkeys(("barlow_twins", "rpc"), {"learning_rate": 3e-3, "steps": 300})
 
 
 @pytest.mark.parametrize(
@@ -20,8 +22,8 @@ STEPS = 60
 )
 def test_a_short_run_learns(name: str, tmp_path: Path) -> None:
     heard: list[Event] = []
-    settings = {"encoder_options": {"width": 8}, "batch_size": 32, "eval_start": True, "eval_samples": 300}
-    train(config(tmp_path / "run", STEPS, objective=name, **settings), on_event=[heard.append])
+    settings = {**SETTINGS, **SLOWER.get(name, {}), "eval_start": True, "eval_samples": 1000, "recalibrate": True}
+    train(config(tmp_path / "run", objective=name, **settings), on_event=[heard.append])
     untrained, *_, trained = (event.metrics for event in heard if isinstance(event, Evaluated))
-    print(name, untrained["pool_mi_best_nats"], trained["pool_mi_best_nats"])
-    assert trained["pool_mi_best_nats"] > untrained["pool_mi_best_nats"] + 0.25
+    assert trained["pool_mi_best_nats"] > untrained["pool_mi_best_nats"] + 0.5
+    assert trained["knn"] > untrained["knn"] + 0.05  # three standard errors of 1,000 images
