@@ -14,7 +14,7 @@ from tests.support.training_worker import config
 
 QUICK = ("flo", "nwj")
 SETTINGS: dict[str, Any] = {"batch_size": 32, "learning_rate": 1e-2, "encoder_options": {"width": 8}, "steps": 150}
-SLOWER = dict.fromkeys(("barlow_twins", "rpc"), {"learning_rate": 3e-3, "steps": 300})
+SLOWER = {name: {"learning_rate": 3e-3, "steps": 300} for name in ("barlow_twins", "rpc")}
 
 
 @pytest.mark.parametrize(
