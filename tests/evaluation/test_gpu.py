@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,21 +14,18 @@ from flatclr.evaluation import finetune_steps, load_classifier
 from flatclr.evaluation.finetune import Classifier
 from flatclr.models import batch_norm
 from tests.evaluation.test_finetune_steps import ReadAnew, striped, tuned
-from tests.support.cuda import needs_cuda
+from tests.support.cuda import deterministic, needs_cuda
 from tests.support.evaluation import small_data, small_encoder
 
 pytestmark = needs_cuda
 finetune_module = import_module("flatclr.evaluation.finetune")
 CUDA = torch.device("cuda")
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
 
 
 @pytest.fixture(autouse=True)
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+def _deterministic() -> Iterator[None]:
+    with deterministic():
         yield
-    torch.use_deterministic_algorithms(False)
 
 
 def assert_alike(one: Classifier, other: Classifier) -> None:

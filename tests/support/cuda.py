@@ -1,6 +1,8 @@
 """What the tests on a CUDA device share."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +12,17 @@ from torch import Tensor
 from flatclr import Objective
 from tests.support.harness import Batch
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
 needs_cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """What the same numbers twice ask for."""
+    torch.use_deterministic_algorithms(True)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        yield
+    torch.use_deterministic_algorithms(False)
 
 
 def on_device(batch: Batch, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:

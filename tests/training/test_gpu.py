@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from flatclr.training.events import Event, Warned
 from flatclr.training.graph import GraphedSteps
 from flatclr.training.recorder import Recorder
 from flatclr.training.trainer import fit, train
+from tests.support.cuda import deterministic
 from tests.support.training_worker import SEVERAL_SIZES, config, network_of
 
 pytest.importorskip("triton")
@@ -31,15 +31,12 @@ pytest.importorskip("triton")
 from flatclr.models import fused_batch_norm
 
 pytestmark = pytest.mark.gpu
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what determinism asks for, before CUDA starts
 
 
 @pytest.fixture(autouse=True)
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+def _deterministic() -> Iterator[None]:
+    with deterministic():
         yield
-    torch.use_deterministic_algorithms(False)
 
 
 def warnings_in(heard: list[Event]) -> list[str]:
