@@ -28,9 +28,10 @@ def test_the_command_line_trains_and_resumes(tmp_path: Path) -> None:
     small = ["--batch-size", "8", "--set", "encoder_options={width: 8}", "--set", "eval_samples=50", "--device", "cpu"]
     done = run_cli("train", "--steps", "3", "--out", "run", "--json", *small, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert events[0]["kind"] == "start"
-    assert [event["kind"] for event in events[-3:]] == ["end", "diagnosis", "report"]
+    events = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+    events = [kind for kind in events if kind != "progress"]  # which slow machines hear of
+    assert events[0] == "start"
+    assert events[-3:] == ["end", "diagnosis", "report"]
     assert (tmp_path / "run" / "encoder.safetensors").exists()
     again = run_cli("train", "--resume", "run", cwd=tmp_path)
     assert again.returncode == 0, again.stderr

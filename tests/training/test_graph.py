@@ -233,7 +233,8 @@ def test_why_a_step_is_not_captured_is_told_before_it_is_taken(tmp_path: Path) -
     recorder = Recorder(build(config(tmp_path, 2, log_every=1)), listeners=[heard.append])
     fit(recorder, make_step=slow)
     assert heard[1] == Warned(step=0, message="steps are slow.")
-    assert [event.kind for event in heard] == ["start", "warning", "log", "log", "evaluation"]
+    kinds = [event.kind for event in heard if event.kind != "progress"]  # which slow machines hear of
+    assert kinds == ["start", "warning", "log", "log", "evaluation"]
 
 
 def pretend_a_graph_fails(parts: Parts, error: Exception) -> Stepper:
