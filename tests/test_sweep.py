@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flatclr.checkpoint import load_checkpoint
 from flatclr.cli.main import main
 from flatclr.cli.sweep import _grid
 from flatclr.runs import RunDirectory
 from flatclr.studies.entry import Progress
 from flatclr.sweep import plan, sweep
 from flatclr.training.config import TrainConfig
+from flatclr.training.stopping import StopRequest
+from tests.support.training import wait_for
 
 TINY: dict[str, Any] = {
     "encoder": "cnn", "encoder_options": {"width": 4}, "embedding": 8, "steps": 2, "batch_size": 4, "log_every": 1,
@@ -59,6 +63,28 @@ def test_a_run_that_was_stopped_goes_on(images: Path, tmp_path: Path) -> None:
     assert not late.complete
     assert late.failed == {}
     assert sweep(base, {"seed": [0, 1]}, tmp_path, device="cpu").complete
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_of_a_sweep_that_is_asked_to_stop_save_where_they_are(jobs: int, images: Path, tmp_path: Path) -> None:
+    base = TrainConfig(data=str(images), **{**TINY, "steps": 1_000_000, "checkpoint_every": 1_000_000})
+    stop, folders = StopRequest(), [tmp_path / f"run-s{seed}" for seed in range(jobs)]
+
+    def ask_when_all_are_at_work() -> None:
+        wait_for(lambda: all(_steps(folder) >= 3 for folder in folders))
+        stop.ask("a test")
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask_when_all_are_at_work)
+        found = sweep(base, {"seed": list(range(3))}, tmp_path, device="cpu", jobs=jobs, stop=stop)
+        asking.result()
+    assert (found.finished, found.failed, len(found.runs)) == (0, {}, jobs)
+    for folder in folders:
+        assert load_checkpoint(RunDirectory.open(folder).checkpoints).step >= 3
+
+
+def _steps(folder: Path) -> int:
+    return len(RunDirectory.open(folder).metrics()) if RunDirectory.begun_in(folder) else 0
 
 
 def test_settings_that_cannot_be_are_refused_before_any_run(tmp_path: Path) -> None:

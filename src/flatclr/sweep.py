@@ -20,6 +20,7 @@ from flatclr.studies.keeping import find
 from flatclr.studies.study import Job, Numbers, Run
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.stopping import StopRequest
 from flatclr.training.trainer import train
 
 LEFT_TO_SWEEP = ("out", "device")  # settings that the sweep gives its runs
@@ -59,6 +60,7 @@ def sweep(
     device: str = "auto",
     minutes: float | None = None,
     progress: Callable[[Progress], None] | None = None,
+    stop: StopRequest | None = None,
 ) -> SweepResult:
     """Train at every point of a grid of settings.
 
@@ -72,6 +74,7 @@ def sweep(
         device: "cpu", "cuda", "cuda:1", or "auto": cuda where there is one.
         minutes: after which no run is begun, and those at work are stopped with a checkpoint; None: no limit.
         progress: called when a run ends.
+        stop: once asked, no run is begun, and those at work stop with a checkpoint.
 
     Returns:
         Where the runs are.
@@ -86,21 +89,23 @@ def sweep(
     if home.exists() and not home.is_dir():
         raise ValueError(f"out must be a folder, got the file {home}; name another.")
     planned = plan(base, grid)
-    done = len(find(home, planned))
     home.mkdir(parents=True, exist_ok=True)
     deadline = None if minutes is None else time.time() + 60 * minutes
     site = Site(home, chosen, threads_for(jobs), deadline, {**machine(), "device": chosen, "jobs": jobs})
-    failed = _made(planned, site, jobs, done, progress or (lambda _: None))
+    failed = _made(planned, site, jobs, progress or (lambda _: None), stop or StopRequest())
     folders = tuple(home / run.name for run in planned if RunDirectory.begun_in(home / run.name))
     return SweepResult(home, folders, len(find(home, planned)), len(planned), failed)
 
 
-def _made(planned: Sequence[Run], site: Site, jobs: int, done: int, tell: Callable[[Progress], None]) -> dict[str, str]:
+def _made(
+    planned: Sequence[Run], site: Site, jobs: int, tell: Callable[[Progress], None], stop: StopRequest
+) -> dict[str, str]:
     """Make the runs that are missing; returns why some have failed."""
     found, failed = find(site.home, planned), dict[str, str]()
-    missing = [run for run in planned if run.name not in found]
-    tell(Progress(done, len(planned)))
-    for number, ended in enumerate(execute(partial(next, iter(missing), None), site, jobs=jobs), start=done + 1):
+    missing = iter([run for run in planned if run.name not in found])
+    tell(Progress(len(found), len(planned)))
+    all_ended = execute(partial(next, missing, None), site, jobs=jobs, stop=stop)
+    for number, ended in enumerate(all_ended, start=len(found) + 1):
         tell(Progress(number, len(planned), ended))
         if ended.problem and not ended.stopped:
             failed[ended.run] = ended.problem

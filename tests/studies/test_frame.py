@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from flatclr import studies
 from flatclr.cli.main import main
 
 TOY = "tests.support.toy_study"
+START = f"from flatclr import studies; studies.STUDIES['toy'] = '{TOY}'; from flatclr.cli.main import main; main()"
 RUNS = 7  # two arms of three seeds, and one that follows from them
 
 
@@ -103,6 +105,35 @@ def test_a_killed_study_goes_on_where_it_was(jobs: int, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     studies.run("toy", out=whole, device="cpu")
     assert numbers(tmp_path) == numbers(whole)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_signal_ends_a_study_with_its_page_and_leaves_no_process(jobs: int, tmp_path: Path) -> None:
+    """Its runs, which sleep for a minute and have nothing to save, do not keep it waiting."""
+    root = Path(__file__).parents[2]
+    command = [
+        *(sys.executable, "-c", START, "study", "toy", "--device", "cpu"),
+        *("--out", str(tmp_path), "--jobs", str(jobs)),
+    ]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1", "TOY_SECONDS": "60"}
+    process = subprocess.Popen(
+        command, env=environment, cwd=root, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "toy" / "calls.txt").exists() or sum(calls(tmp_path).values()) < jobs:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=40)[1]  # also ends when the last process does that can still write there
+        assert process.returncode == 75
+        assert said.splitlines()[-1] == "flatclr: stopped by SIGTERM, 0 of 6 runs are kept; the same command goes on."
+        assert "0 of 6 runs are there" in (tmp_path / "toy" / "README.md").read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def test_processes_find_the_same_numbers(tmp_path: Path) -> None:

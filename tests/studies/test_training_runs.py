@@ -22,6 +22,7 @@ from flatclr.studies.training_runs import (
     untrained,
 )
 from flatclr.training.errors import DivergedError, TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.stopping import StopRequest
 
 
 def quick_run(**config: object) -> Job:
@@ -36,7 +37,7 @@ def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> No
     with pytest.raises(TrainingInterruptedError):
         measure(job)
     site = Site(tmp_path / "home", "cpu", 1, None, {"commit": "none"})
-    ended = make(run, site)
+    ended = make(run, site, StopRequest())
     assert ended.problem == ""
     assert not (tmp_path / "home" / UNFINISHED).exists()  # checkpoints go with the end of a run
     assert (tmp_path / "home" / "runs" / f"{run.name}.json").exists()
@@ -86,7 +87,7 @@ def test_only_a_loss_that_is_not_finite_is_a_result(
         raise (DivergedError if diverges else TrainingStoppedError)("it stopped")
 
     monkeypatch.setattr(module, "train", stopped)
-    ended = make(run, site)
+    ended = make(run, site, StopRequest())
     assert ended.problem == ("" if diverges else "TrainingStoppedError: it stopped")
     assert kept.exists() == diverges
     if diverges:
@@ -96,7 +97,7 @@ def test_only_a_loss_that_is_not_finite_is_a_result(
 def test_a_diverging_objective_ends_as_a_result(tmp_path: Path) -> None:
     config = {"objective": "fmicl", "objective_options": {"divergence": "js", "kernel": "raw_cosine"}}
     run = training_run("a", 0, {**config, "ess_target": None, "max_bad_steps": 2}, quick=True, protocols=["knn"])
-    ended = make(run, Site(tmp_path, "cpu", 1, None, {}))
+    ended = make(run, Site(tmp_path, "cpu", 1, None, {}), StopRequest())
     assert ended.problem == ""
     assert "losses and gradients must be finite" in (tmp_path / "runs" / f"{run.name}.json").read_text()
 

@@ -22,7 +22,7 @@ from flatclr.training.build import Parts
 from flatclr.training.config import TrainConfig
 from flatclr.training.events import Event, Logged, Stopped
 from flatclr.training.instruments import evaluation_metrics
-from flatclr.training.stopping import RESUME_ME
+from flatclr.training.stopping import RESUME_ME, StopAskedError
 from flatclr.training.trainer import train
 from tests.support.training import assert_same, wait_for
 from tests.support.training_worker import config, network_of
@@ -187,6 +187,26 @@ def test_signals_ask_for_a_stop_and_handlers_are_put_back(number: signal.Signals
         os.kill(os.getpid(), number)
     assert stop.reason == number.name
     assert signal.getsignal(number) is before
+
+
+def test_a_run_has_its_time_to_save_where_its_caller_has_nothing_to_lose(tmp_path: Path) -> None:
+    """As in a study, which a signal cuts short wherever it is, but for the training inside of it."""
+    stop = StopRequest()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Logged) and event.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.reason == "SIGTERM"  # and nothing was raised
+
+    settings = config(tmp_path / "run", 12, log_every=1, checkpoint_every=100)
+    with stop.on_signals(), stop.at_once(), pytest.raises(TrainingInterruptedError, match="checkpoint of step 5"):
+        train(settings, on_event=[listen], stop=stop)
+    after = StopRequest()
+    with after.on_signals(), after.at_once():
+        with after.when_ready():
+            pass
+        with pytest.raises(StopAskedError, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:

@@ -14,6 +14,8 @@ from rich.progress import Progress as Bar
 from flatclr.cli.options import HARDWARE
 from flatclr.files import json_ready
 from flatclr.studies import Progress
+from flatclr.studies.execution import LATE
+from flatclr.training.stopping import StopRequest
 
 Jobs = Annotated[
     int, typer.Option(help="How many runs share the device, each in its own process.", rich_help_panel=HARDWARE)
@@ -56,6 +58,11 @@ class RunsDisplay:
             first = self.told.setdefault(problem, run)
             told = problem if first == run else f"as {first}"
             self.bar.console.print(f"{run}: {told}", style="yellow", markup=False)
+
+
+def why(stop: StopRequest) -> str:
+    """Why runs are missing that have not failed."""
+    return "time is up" if stop.reason in (None, LATE) else f"stopped by {stop.reason}"
 
 
 def print_progress(progress: Progress) -> None:

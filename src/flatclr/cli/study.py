@@ -11,10 +11,10 @@ from rich.table import Column, Table
 
 from flatclr.accelerator import takes_turns
 from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
-from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress
+from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress, why
 from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
-from flatclr.training.stopping import RESUME_ME
+from flatclr.training.stopping import RESUME_ME, StopRequest
 
 Option = typer.Option
 SIZE, LIST = "Size", "list"
@@ -57,14 +57,16 @@ def study_command(
 ) -> None:
     """Run an experiment of the literature again and judge what it claims.
 
-    A study that was killed goes on where it was. Exit code 75: time was up, and the same command goes on.
+    A study that was killed goes on where it was. Exit code 75: time was up, or Ctrl-C, SIGTERM, SIGHUP or SIGUSR1
+    stopped it; training runs have saved where they are, and the same command goes on.
     """
     if name == LIST:
         _list(as_json=as_json)
         return
     if jobs > 1 and takes_turns(device):
         print(f"flatclr: {TURNS}", file=sys.stderr)
-    with RunsDisplay(name, quiet=as_json or quiet) as display:
+    stop = StopRequest()
+    with stop.on_signals(), RunsDisplay(name, quiet=as_json or quiet) as display:
         found = run(
             name,
             quick=quick,
@@ -75,6 +77,7 @@ def study_command(
             minutes=minutes,
             options=dict(map(parsed_setting, setting or ())),
             progress=print_progress if as_json else display.show,
+            stop=stop,
         )
     if as_json:
         _print_result(found)
@@ -87,7 +90,7 @@ def study_command(
         raise typer.Exit(SOME_FAILED)
     if not found.complete:
         there = f"{len(found.found)} of {found.planned} runs are kept"
-        print(f"flatclr: time is up, {there}; the same command goes on.", file=sys.stderr)
+        print(f"flatclr: {why(stop)}, {there}; the same command goes on.", file=sys.stderr)
         raise typer.Exit(RESUME_ME)
 
 

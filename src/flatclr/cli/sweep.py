@@ -13,14 +13,14 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_one_of
 from flatclr.cli.options import OUTPUT, option_of, parsed_setting, quiet_option
-from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress
+from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress, why
 from flatclr.report.page import write_comparison
 from flatclr.report.runs_view import Comparison, ranking, records_of, require_measure, row_of
 from flatclr.runs import REPORT
 from flatclr.sweep import SweepResult, sweep
 from flatclr.training.config import TrainConfig
 from flatclr.training.recipes import RECIPES
-from flatclr.training.stopping import RESUME_ME
+from flatclr.training.stopping import RESUME_ME, StopRequest
 
 Option = typer.Option
 GRID = "Grid"
@@ -65,11 +65,13 @@ def sweep_command(
 ) -> None:
     """Train at every combination of some settings, and write the page and the table that rank the runs.
 
-    A sweep that was stopped goes on where it was. Exit code 75: time was up, and the same command goes on.
+    A sweep that was killed goes on where it was. Exit code 75: time was up, or Ctrl-C, SIGTERM, SIGHUP or SIGUSR1
+    stopped it; its runs have saved where they are, and the same command goes on.
     """
     if by is not None:
         require_measure(by)
-    with RunsDisplay("sweep", quiet=as_json or quiet) as display:
+    stop = StopRequest()
+    with stop.on_signals(), RunsDisplay("sweep", quiet=as_json or quiet) as display:
         found = sweep(
             _base(recipe, data, data_dir),
             _grid(settings),
@@ -78,6 +80,7 @@ def sweep_command(
             device=device,
             minutes=minutes,
             progress=print_progress if as_json else display.show,
+            stop=stop,
         )
     if found.runs:
         _show(found, by, as_json=as_json)
@@ -86,7 +89,7 @@ def sweep_command(
         raise typer.Exit(SOME_FAILED)
     if not found.complete:
         there = f"{found.finished} of {found.planned} runs are finished"
-        print(f"flatclr: time is up, {there}; the same command goes on.", file=sys.stderr)
+        print(f"flatclr: {why(stop)}, {there}; the same command goes on.", file=sys.stderr)
         raise typer.Exit(RESUME_ME)
 
 

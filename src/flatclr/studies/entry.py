@@ -17,6 +17,7 @@ from flatclr.studies.judging import Verdict
 from flatclr.studies.keeping import find
 from flatclr.studies.pages import COMMAND, PAGE, judge, write_overview, write_page
 from flatclr.studies.study import Found, Plan, Row, Run, Study
+from flatclr.training.stopping import StopRequest
 
 HOME, QUICK_HOME = Path("runs/studies"), Path("runs/studies-quick")
 
@@ -88,6 +89,7 @@ def run(
     minutes: float | None = None,
     options: Mapping[str, float | str] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    stop: StopRequest | None = None,
 ) -> StudyResult:
     """Make a study: the runs that are missing, then the table, the figures, the verdicts and the page.
 
@@ -103,6 +105,7 @@ def run(
         minutes: after which no run is begun, and those that can go on later are stopped; None: no limit.
         options: of the study, by name, to change; `load_study(name).options` has them all.
         progress: called when a run ends.
+        stop: once asked, no run is begun, and those at work stop; training runs save what they need to go on.
 
     Returns:
         Table, verdicts, figures and numbers.
@@ -134,7 +137,7 @@ def run(
     environment = {**machine(), "device": chosen, "jobs": jobs}
     home.mkdir(parents=True, exist_ok=True)  # before any work: a place that cannot be is said at once
     site = Site(home, chosen, threads_for(jobs), deadline, environment)
-    planned, found, failed = _made(study, site, sized, jobs=jobs, tell=progress or _nobody)
+    planned, found, failed = _made(study, site, sized, jobs=jobs, tell=progress or _nobody, stop=stop or StopRequest())
     verdicts = judge(study, planned, found)
     figures = write_page(study, home, planned, found, verdicts, command=_command(study, sized, out))
     overview = write_overview(home.parent, [load_study(other) for other in STUDIES])
@@ -143,7 +146,7 @@ def run(
 
 
 def _made(
-    study: Study, site: Site, size: Size, *, jobs: int, tell: Callable[[Progress], None]
+    study: Study, site: Site, size: Size, *, jobs: int, tell: Callable[[Progress], None], stop: StopRequest
 ) -> tuple[list[Run], Found, dict[str, str]]:
     """All runs, those that follow from what others found included, as far as time and luck allow."""
     failed: dict[str, str] = {}
@@ -160,7 +163,7 @@ def _made(
             begun.add(run.name)
         return run
 
-    for done, ended in enumerate(execute(next_run, site, jobs=jobs), start=len(found) + 1):
+    for done, ended in enumerate(execute(next_run, site, jobs=jobs, stop=stop), start=len(found) + 1):
         tell(Progress(done, len(planned), ended))
         if ended.problem and not ended.stopped:
             failed[ended.run] = ended.problem

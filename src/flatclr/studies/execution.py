@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -20,11 +20,12 @@ from flatclr.studies.keeping import file_name, home_of, keep
 from flatclr.studies.study import Job, Kept, Run
 from flatclr.threads import threads
 from flatclr.training.errors import TrainingInterruptedError
-from flatclr.training.stopping import StopRequest
+from flatclr.training.stopping import StopAskedError, StopRequest
 
 NextRun = Callable[[], Run | None]  # the run to make next; None: none is known now
 UNFINISHED = "unfinished"  # the folder of what runs need to go on after a kill
 LATE = "the time that was given"
+LOOK_S = 0.2  # how often a wish to stop is looked for while others work
 
 
 @dataclass(frozen=True)
@@ -67,22 +68,23 @@ class Ended:
     stopped: bool = False
 
 
-def execute(next_run: NextRun, site: Site, *, jobs: int) -> Iterator[Ended]:
+def execute(next_run: NextRun, site: Site, *, jobs: int, stop: StopRequest) -> Iterator[Ended]:
     """Make runs as they are given, and tell how each ended; one that fails leaves the others alone."""
-    return _in_turn(next_run, site) if jobs == 1 else _side_by_side(next_run, site, jobs)
+    return _in_turn(next_run, site, stop) if jobs == 1 else _side_by_side(next_run, site, jobs, stop)
 
 
-def make(run: Run, site: Site) -> Ended:
-    """One run from its seed to its file."""
+def make(run: Run, site: Site, stop: StopRequest) -> Ended:
+    """One run from its seed to its file; what it cannot save, a signal cuts short."""
     started = time.monotonic()
     folder = home_of(site.home, run) / UNFINISHED / file_name(run)
-    job = Job(run.settings, run.seed, site.device, folder)
+    job = Job(run.settings, run.seed, site.device, folder, stop)
     try:
-        with _asked_in_time(job.stop, site.deadline), threads(site.threads), torch.random.fork_rng(devices=[]):
+        with _asked_in_time(stop, site.deadline), threads(site.threads), torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
-            numbers = run.measure(job)
-    except TrainingInterruptedError:
-        return Ended(run.name, time.monotonic() - started, f"stopped by {LATE}", stopped=True)
+            with stop.at_once():
+                numbers = run.measure(job)
+    except (TrainingInterruptedError, StopAskedError):
+        return Ended(run.name, time.monotonic() - started, f"stopped by {stop.reason}", stopped=True)
     except Exception as error:  # whatever it is, the other runs can still be made
         return Ended(run.name, time.monotonic() - started, f"{type(error).__name__}: {error}".splitlines()[0])
     seconds = round(time.monotonic() - started, 2)
@@ -93,17 +95,17 @@ def make(run: Run, site: Site) -> Ended:
     return Ended(run.name, seconds)
 
 
-def _in_turn(next_run: NextRun, site: Site) -> Iterator[Ended]:
-    while not site.late and (run := next_run()) is not None:
-        yield make(run, site)
+def _in_turn(next_run: NextRun, site: Site, stop: StopRequest) -> Iterator[Ended]:
+    while stop.reason is None and not site.late and (run := next_run()) is not None:
+        yield make(run, site, stop)
 
 
-def _side_by_side(next_run: NextRun, site: Site, jobs: int) -> Iterator[Ended]:
+def _side_by_side(next_run: NextRun, site: Site, jobs: int, stop: StopRequest) -> Iterator[Ended]:
     workers: list[_Worker] = []
     try:
         while True:
             busy = [worker for worker in workers if worker.run is not None]
-            while len(busy) < jobs and not site.late and (run := next_run()) is not None:
+            while len(busy) < jobs and stop.reason is None and not site.late and (run := next_run()) is not None:
                 idle = (worker for worker in workers if worker.run is None and worker.is_alive)
                 worker = next(idle, None) or _Worker(site)
                 worker.give(run)
@@ -111,11 +113,19 @@ def _side_by_side(next_run: NextRun, site: Site, jobs: int) -> Iterator[Ended]:
                 busy.append(worker)
             if not busy:
                 return
-            heard = wait([worker.pipe for worker in busy])
-            yield from [worker.outcome() for worker in busy if worker.pipe in heard]
+            yield from _outcomes(busy, stop)
     finally:
         for worker in workers:
             worker.end()
+
+
+def _outcomes(busy: Sequence[_Worker], stop: StopRequest) -> list[Ended]:
+    """Of those that are the next to end."""
+    while not (heard := wait([worker.pipe for worker in busy], LOOK_S)):
+        if stop.reason is not None:
+            for worker in busy:
+                worker.ask(stop.reason)
+    return [worker.outcome() for worker in busy if worker.pipe in heard]
 
 
 class _Worker:
@@ -130,10 +140,17 @@ class _Worker:
         theirs.close()
         self.run: Run | None = None
         self.is_alive = True
+        self.asked: str | None = None
 
     def give(self, run: Run) -> None:
         self.run = run
         self.pipe.send(run)
+
+    def ask(self, reason: str) -> None:
+        """It stops as on any signal; once is enough."""
+        if self.asked is None:
+            self.asked = reason
+            self.process.terminate()
 
     def outcome(self) -> Ended:
         assert self.run is not None
@@ -143,20 +160,25 @@ class _Worker:
         except EOFError:
             self.is_alive = False
             self.process.join()
+            if self.asked is not None:  # before it could hear signals
+                return Ended(run.name, 0.0, f"stopped by {self.asked}", stopped=True)
             return Ended(run.name, 0.0, f"its process ended with exit code {self.process.exitcode}")
         return ended
 
     def end(self) -> None:
         self.pipe.close()
         if self.run is not None:
-            self.process.terminate()
+            self.ask("the end of the others")
         self.process.join()
 
 
 def _work(pipe: Connection[Ended, Run], site: Site) -> None:
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
-            pipe.send(make(pipe.recv(), site))
+            run, stop = pipe.recv(), StopRequest()
+            with stop.on_signals():
+                ended = make(run, site, stop)
+            pipe.send(ended)
 
 
 @contextmanager

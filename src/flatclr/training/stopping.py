@@ -62,11 +62,22 @@ class StopRequest:
         """Where there is no state to lose, a signal need not wait: `StopAskedError` is raised wherever it arrives."""
         if self.reason is not None:
             raise StopAskedError(self.reason)
-        self._may_raise = True
+        with self._raising(True):
+            yield
+
+    @contextmanager
+    def when_ready(self) -> Iterator[None]:
+        """Inside of `at_once`, where there is state to lose after all: a signal waits until somebody looks."""
+        with self._raising(False):
+            yield
+
+    @contextmanager
+    def _raising(self, may_raise: bool) -> Iterator[None]:
+        before, self._may_raise = self._may_raise, may_raise
         try:
             yield
         finally:
-            self._may_raise = False
+            self._may_raise = before
 
     def _hear(self, number: int, _frame: object) -> None:
         if self.reason is None:

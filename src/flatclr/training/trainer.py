@@ -6,7 +6,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,6 +84,10 @@ class Own:
     def tell(self, event: Event) -> None:
         for listener in self.told:
             listener(event)
+
+    def stopped_when_ready(self) -> AbstractContextManager[None]:
+        """A caller may have nothing to lose; this run has, between its checkpoints."""
+        return nullcontext() if self.stop is None else self.stop.when_ready()
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -206,7 +210,7 @@ def train_with(
     make_step: MakeStep = choose_step,
 ) -> RunResult:
     """As `train`, which is this with checked arguments; `make_step` says how steps are taken."""
-    with process_group() as ranks, own.heard(), ExitStack() as held:
+    with process_group() as ranks, own.heard(), own.stopped_when_ready(), ExitStack() as held:
         if resume is None:
             config = own.named_in(config)
         if auto_resume and resume is None and _is_there(config, ranks):
