@@ -1,5 +1,8 @@
 """What is to be captured must not wait for the device, and a broken capture says what broke it."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from torch import nn
 from flatclr import capture
 from flatclr.capture import (
     WARMUPS,
+    CaptureError,
     WaitsForDeviceError,
     first_line,
     first_of,
@@ -84,6 +88,19 @@ def test_what_is_tried_before_a_capture_leaves_no_trace(fails: bool, monkeypatch
     assert all(not moment.any() for values in optimizer.state.values() for moment in values.values())
 
 
+@pytest.fixture
+def _no_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a capture asks of CUDA, without it."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(device=device))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    capture._stream_of.cache_clear()
+    yield
+    capture._stream_of.cache_clear()
+
+
+@pytest.mark.usefixtures("_no_cuda")
 def test_a_capture_is_made_on_the_device_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """The current device may be another, and the stream that PyTorch captures on by default that of another still."""
     seen: list[Any] = []
@@ -95,27 +112,55 @@ def test_a_capture_is_made_on_the_device_of_the_work(monkeypatch: pytest.MonkeyP
         def __enter__(self) -> None: ...
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"stream of {device}")
     monkeypatch.setattr(torch.cuda, "device", Entered)
     monkeypatch.setattr(torch.cuda, "graph", Entered)
     device = torch.device("cuda:1")
     assert capture.captured(lambda: 3, device, others_may_allocate=True) == ("graph", 3)
-    options = {"pool": None, "stream": "stream of cuda:1", "capture_error_mode": "thread_local"}
-    assert seen == [("graph", options), (device, {})]
+    (graph, options), of_device = seen
+    assert graph == "graph"
+    assert options.pop("stream").device == device
+    assert options == {"pool": None, "capture_error_mode": "thread_local"}
+    assert of_device == (device, {})
 
 
-def test_a_broken_capture_that_ran_out_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error, kind in (
-        (torch.OutOfMemoryError("none"), torch.OutOfMemoryError),
-        (RuntimeError("no"), capture.CaptureError),
-    ):
+@pytest.mark.usefixtures("_no_cuda")
+def test_captures_on_a_device_share_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else graphs that share a pool would each keep memory of their own: it is used again on one stream alone."""
+    streams: list[Any] = []
 
-        def fails(device: Any, error: Exception = error) -> None:
-            raise error
+    def entered(*_: Any, stream: Any, **options: Any) -> Any:
+        streams.append(stream)
+        return nullcontext()
 
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
-        monkeypatch.setattr(torch.cuda, "Stream", fails)
-        with pytest.raises(RuntimeError) as raised:
-            capture.captured(lambda: None, torch.device("cuda"))
-        assert type(raised.value) is kind
+    monkeypatch.setattr(torch.cuda, "graph", entered)
+    for device in ("cuda", "cuda:0", "cuda:1", "cuda"):
+        capture.captured(lambda: None, torch.device(device))
+    first, same, other, again = streams
+    assert first is same is again
+    assert other is not first
+
+
+@pytest.mark.usefixtures("_no_cuda")
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(torch.OutOfMemoryError("no memory"), torch.OutOfMemoryError), (RuntimeError("no memory"), CaptureError)],
+)
+def test_a_broken_capture_says_what_broke_it(
+    error: RuntimeError, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to who asks again for what went wrong first."""
+
+    class Broken:
+        def __init__(self, *_: Any, **options: Any) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def work() -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "graph", Broken)
+    with pytest.raises(RuntimeError) as raised:
+        capture.captured(work, torch.device("cuda"))
+    assert type(raised.value) is kind
+    assert first_line(first_of(raised.value)) == "no memory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -49,15 +50,26 @@ def captured(
     graph = torch.cuda.CUDAGraph()
     mode = "thread_local" if others_may_allocate else "global"
     try:
-        stream = torch.cuda.Stream(device)  # PyTorch's own for captures is of the device that was captured on first
-        capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        capture = torch.cuda.graph(graph, pool=pool, stream=_stream_of(index), capture_error_mode=mode)
         with torch.cuda.device(device), torch.random.fork_rng([]), capture:
             return graph, work()
     except RuntimeError as error:
-        cause = first_of(error)
-        if is_out_of_memory(cause):
-            raise cause from error
-        raise CaptureError(first_line(cause)) from error
+        raise _explained(error) from error
+
+
+@cache
+def _stream_of(index: int) -> torch.cuda.Stream:
+    """One for all captures on a device: memory of a pool is used again on the stream that it was freed on alone.
+
+    PyTorch's own for captures is of the device that was captured on first.
+    """
+    return torch.cuda.Stream(torch.device("cuda", index))
+
+
+def _explained(error: RuntimeError) -> BaseException:
+    cause = first_of(error)
+    return cause if is_out_of_memory(cause) else CaptureError(first_line(cause))
 
 
 def warm_up(work: Callable[[], object], what: str, state: Callable[[], Iterable[Tensor]], device: torch.device) -> None:
@@ -118,8 +130,8 @@ def without_waiting(work: Callable[[], T], what: str) -> T:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """What went wrong first: ending a broken capture raises an error of its own."""
-    while isinstance(error.__context__, RuntimeError):
+    """What went wrong first, unless somebody said it already: ending a broken capture raises an error of its own."""
+    while error.__cause__ is None and isinstance(error.__context__, RuntimeError):
         error = error.__context__
     return error
 

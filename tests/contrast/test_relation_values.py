@@ -244,22 +244,40 @@ def test_what_changes_after_the_call_does_not_change_the_stats(labels: torch.Ten
                 _ = stats.info_nce
 
 
+@pytest.mark.parametrize("learned", [False, True], ids=["", "learned temperature"])
 @pytest.mark.parametrize("labels", [None, torch.tensor([0, 0, 1, 1, 2, 2])], ids=["views", "labels"])
 @every_route
-def test_detached_stats_keep_no_graph(labels: torch.Tensor | None, route: str) -> None:
+def test_detached_stats_keep_no_graph(labels: torch.Tensor | None, learned: bool, route: str) -> None:
     """Else who logs stats and makes no backward pass keeps what the encoder saved."""
-    z = torch.randn(3, 6, 4, requires_grad=True)
-    hidden = z.exp()  # which exp saves for its gradient
-    gone = weakref.ref(hidden)
+    hidden, warm = 2 * torch.randn(3, 6, 4, requires_grad=True), 2 * torch.ones((), requires_grad=True)
+    gone = [weakref.ref(x) for x in (hidden, warm)]  # which their squares save for the gradient
     known = {} if labels is None else {"labels": labels}
-    stats = flatclr.contrast_stats(*(2 * hidden).unbind(), inverse_temperature=3.0, route=route, **known).detach()
-    del hidden
-    assert gone() is None
+    scale = warm.square() if learned else 4.0
+    stats = flatclr.contrast_stats(*hidden.square().unbind(), inverse_temperature=scale, route=route, **known).detach()
+    del hidden, warm, scale
+    assert [kept() for kept in gone] == [None, None]
     torch.testing.assert_close(copy.deepcopy(stats).info_nce, stats.info_nce)
     if labels is not None and route != "dense":
         stats.each_positive.batch.views[0].zero_()
         with pytest.raises(RuntimeError, match="must be read before"):
             _ = copy.deepcopy(stats).info_nce
+
+
+@every_route
+def test_the_sums_of_labels_are_made_once_for_a_margin_and_the_stats(
+    route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums, score_of_label = [], Positives._score_of_label
+
+    def counted(self: Positives) -> torch.Tensor:
+        sums.append(1)
+        return score_of_label(self)
+
+    monkeypatch.setattr(Positives, "_score_of_label", counted)
+    flatclr.FlatNCE(0.5, route=route, false_negative_margin=0.5)(
+        *torch.randn(2, 6, 4, requires_grad=True).unbind(), labels=torch.tensor([0, 0, 1, 1, 2, 2])
+    ).backward()
+    assert len(sums) == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say

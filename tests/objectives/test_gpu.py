@@ -1,5 +1,6 @@
 """Objectives on a CUDA device: the numbers of the CPU, without waiting, and inside a CUDA graph."""
 
+import copy
 import time
 
 import pytest
@@ -148,6 +149,39 @@ def test_a_graphed_loss_is_the_eager_one_bit_by_bit(name: str, pairs: int, d: in
             assert torch.equal(mine, theirs)
     assert objectives[1]._graphs.captured
     assert not objectives[1]._graphs.told
+
+
+class OfPair(torch.nn.Module):
+    """A number of each pair, by a layer that autocast rounds."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(d, d)
+
+    def forward(self, z_a: Tensor, z_b: Tensor) -> Tensor:
+        return (self.linear(z_a) * z_b).sum(1).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_graphed_loss_under_autocast_follows_its_weights(dtype: torch.dtype) -> None:
+    """Rounded weights that a capture had kept would be those of the first step for ever."""
+    torch.manual_seed(0)
+    u = OfPair(64)
+    eager, replayed = (flatclr.FLO(0.2, u=copy.deepcopy(u), graphed=graphed).cuda() for graphed in (False, True))
+    z_a, z_b = torch.randn(2, 64, 64, device="cuda").unbind()
+    for step in range(4):
+        found = []
+        for objective in (eager, replayed):
+            with torch.autocast("cuda", dtype=dtype):
+                loss = objective(z_a, z_b)
+            found.append([loss.detach(), *torch.autograd.grad(loss, list(objective.parameters()))])
+            with torch.no_grad():
+                for p in objective.parameters():
+                    p.mul_(1.0 + 0.1 * step)
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert replayed._graphs.captured
+    assert not replayed._graphs.told
 
 
 def test_a_graphed_loss_takes_less_of_the_host() -> None:

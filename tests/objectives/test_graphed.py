@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +147,32 @@ def test_what_a_graph_depends_on_makes_another(by_hand: ByHand) -> None:
     objective.eval()
     assert captures() == 8
     assert captures(inverse_temperature=5.0) == 10
+
+
+def test_under_autocast_weights_are_rounded_anew_by_every_replay(
+    by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast keeps what it has rounded: a graph would go on reading the weights of its capture."""
+    without_cache: list[Any] = []
+
+    class Autocast(nullcontext[None]):
+        def __init__(self, *_: Any, cache_enabled: bool = True, **options: Any) -> None:
+            super().__init__()
+            if not cache_enabled:
+                without_cache.append(options["dtype"])
+
+    monkeypatch.setattr(torch, "autocast", Autocast)
+    objective, pairs = flatclr.FLO(0.2, graphed=True), views()
+
+    def captures(dtype: torch.dtype | None) -> int:
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: dtype is not None)
+        monkeypatch.setattr(torch, "get_autocast_dtype", lambda *_: dtype)
+        without_cache.clear()
+        objective(*pairs)
+        assert set(without_cache) == ({dtype} if dtype is not None else set())
+        return by_hand.captures
+
+    assert [captures(dtype) for dtype in (None, torch.bfloat16, torch.float16, torch.bfloat16, None)] == [2, 4, 6, 6, 6]
 
 
 def test_after_a_few_shapes_calls_are_eager_and_say_so(by_hand: ByHand) -> None:

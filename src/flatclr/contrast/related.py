@@ -136,7 +136,6 @@ class Positives:
 
     def as_of_now(self) -> Positives:
         """To be read later: a temperature that changes until then is the present one; no_grad is that of now."""
-        self.view_scores_AP  # noqa: B018  made now, and the embeddings they are made of
         graph = torch.is_grad_enabled()
         scale = self.scale if graph else _detached(self.scale)
         if isinstance(scale, Tensor) and self.has_labels:
@@ -144,9 +143,10 @@ class Positives:
         return self._kept(self.batch if graph else self.batch.detach(), scale, self.measured)
 
     def _kept(self, batch: Batch, scale: float | Tensor, measured: tuple[Tensor, Tensor] | None) -> Positives:
-        scores_AP, unchanged = self.view_scores_AP, self.unchanged or Unchanged(*self.batch.views)
-        kept = Positives(batch, scale, self.route, measured, unchanged)
-        kept.__dict__["view_scores_AP"] = scores_AP if batch is self.batch else scores_AP.detach()
+        self.view_scores_AP  # noqa: B018  made now, and the embeddings they are made of
+        kept = Positives(batch, scale, self.route, measured, self.unchanged or Unchanged(*self.batch.views))
+        for name in {"view_scores_AP", "mean_score"} & self.__dict__.keys():
+            kept.__dict__[name] = self.__dict__[name] if batch is self.batch else self.__dict__[name].detach()
         return kept
 
 
