@@ -52,6 +52,8 @@ def test_a_repository_above_an_installed_package_is_not_taken_for_its_own(
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "site-packages" / "flatclr" / "runs.py"))
 
     assert runs.machine()["commit"] == "unknown"
+    monkeypatch.setenv("FLATCLR_COMMIT", "c0ffee")  # of a copy that was sent somewhere without its history
+    assert runs.machine()["commit"] == "c0ffee"
 
 
 def test_settings_that_cannot_be_written_leave_nothing(tmp_path: Path):

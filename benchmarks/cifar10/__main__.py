@@ -38,7 +38,7 @@ def make_runs(args: argparse.Namespace) -> int:
     """0: all are there; 1: some failed; 3: some are left for the next time."""
     require_number("--minutes", args.minutes, above=0)
     deadline = time.monotonic() + 60 * args.minutes
-    site = Site(SCALES[args.plan], args.runs, args.results, args.data, args.commit)
+    site = Site(SCALES[args.plan], args.runs, args.results, args.data)
     stages = args.stage or [name for name, stage in STAGES.items() if not stage.optional]
     _require_known(args.only, [run.name for run in planned(stages, site.scale, site.scale.starting_rates)])
     choosing = [stage for stage in stages if not STAGES[stage].uses_rates]
@@ -96,7 +96,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--parallel", type=int, default=SHARING, help="runs that share the GPU (default: %(default)s)")
     made.add_argument("--whole", action="store_true", help="start only what should be finished in time")
     made.add_argument("--starting-rates", action="store_true", help="do not wait for the stage lr")
-    made.add_argument("--commit", help="of this copy, where git cannot tell")
     made.set_defaults(command=make_runs)
 
     written = commands.add_parser("tables", parents=[common], help="write tables and figures from what is kept")

@@ -39,7 +39,6 @@ class Site:
     runs: Path  # run directories, with checkpoints
     home: Path  # what is kept of finished ones
     data_dir: Path | None = None
-    commit: str | None = None  # for a copy of the repository without its history
 
     def folder(self, run: PlannedRun) -> Path:
         return self.runs / run.name
@@ -212,7 +211,7 @@ class Shift:
             self.progress[run.name] = arguments[0]
             does, evaluating = arguments[0], 0.0
             shared = {"beside": self.parallel - 1, "multi_process_service": has_multi_process_service()}
-            now = note({"kind": "process", "does": does, **shared, **_hardware(self.site.commit)})
+            now = note({"kind": "process", "does": does, **shared, **_hardware()})
             assert process.stdout is not None
             with closing(process.stdout) as lines:
                 for row in map(_event, lines):
@@ -268,10 +267,8 @@ def has_multi_process_service() -> bool:
 
 
 @cache
-def _hardware(commit: str | None) -> dict[str, Any]:
-    found = machine()
-    named = {name: value for name, value in found.items() if name in ("gpu", "cpu", "cores")}
-    return {**named, "commit": commit or found["commit"]}
+def _hardware() -> dict[str, Any]:
+    return {name: value for name, value in machine().items() if name in ("gpu", "cpu", "cores", "commit")}
 
 
 def _event(line: str) -> dict[str, Any]:

@@ -312,7 +312,7 @@ def new_directory(base: Path) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """Where a measurement was made: hardware, versions and, in a checkout, the commit."""
+    """Where a measurement was made: hardware, versions and the commit, of a copy without history $FLATCLR_COMMIT."""
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         **gpu,
@@ -337,7 +337,7 @@ def _cpu_name() -> str:
 def _commit() -> str:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:  # a repository further up is somebody else's
-        return "unknown"
+        return os.environ.get("FLATCLR_COMMIT", "unknown")
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)

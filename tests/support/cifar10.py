@@ -122,7 +122,7 @@ class Started:
 
 
 def site(folder: Path) -> runs.Site:
-    return runs.Site(TINY, folder / "runs", folder / "results", commit="c0ffee")
+    return runs.Site(TINY, folder / "runs", folder / "results")
 
 
 def later() -> float:

@@ -18,6 +18,7 @@ import yaml
 from benchmarks.cifar10 import __main__ as command
 from benchmarks.cifar10 import kept, runs, summary
 from benchmarks.cifar10.plan import TINY, planned
+from flatclr.runs import machine
 from tests.support.cifar10 import TINY_GRID, Started, later, launch_here, leave_run, site
 
 
@@ -46,7 +47,7 @@ def test_a_process_trains_on_images_that_leave_some_out(tmp_path: Path) -> None:
     found = kept.kept_runs(tmp_path / "results")[run.name]
     assert outcome.by_run == {run.name: "done"}
     assert found.config.data == "held-out.npz"
-    assert found.processes[0]["commit"] == "c0ffee"
+    assert found.processes[0]["commit"] == machine()["commit"]
     assert 0 <= kept.held_out_knn(found) <= 1
     (end,) = summary.times(found)
     assert 0 < end.training < end.wall
