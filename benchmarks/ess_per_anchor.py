@@ -1,7 +1,7 @@
 """What a temperature for every anchor costs, and whether it helps, against one that all anchors share.
 
     python -m benchmarks.ess_per_anchor                    (the loss and a training step, a minute)
-    python -m benchmarks.ess_per_anchor --accuracy         (three seeds of both on the embedded images, minutes)
+    python -m benchmarks.ess_per_anchor --accuracy         (both on the embedded images, minutes)
 
 The loss is FlatNCE under `EssControl(0.25)`, forward + backward on the dense route, at random embeddings. The training
 step is that of `flatclr train --recipe small`, and of the demo's eight small views. Times are medians of interleaved
