@@ -46,4 +46,4 @@ def weighted_stats(
 
 def use_tiles(monkeypatch: pytest.MonkeyPatch, tiling: Tiling) -> None:
     for name in ("sums_tiling", "mirrored_tiling", "gradients_tiling"):
-        monkeypatch.setattr(fused_triton, name, lambda features, itemsize: tiling)
+        monkeypatch.setattr(fused_triton, name, lambda features, itemsize, device: tiling)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.runtime import JITFunction
+from triton.runtime import JITFunction, driver
 
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.fused_device import (
@@ -63,6 +63,9 @@ NO_PHI: dict[str, Any] = {"FIRST_IS_TENSOR": False, "SECOND_IS_TENSOR": False, "
 NO_DIAGONAL = -(2**30)  # an offset that leads out of every block
 
 
+SMALLEST_SHARED = 99 * 1024  # bytes of shared memory, of GPUs that Triton compiles for: RTX 30, 40 and 50, L4, L40S
+
+
 @dataclass(frozen=True)
 class Tiling:
     """How one program covers scores: tile height and width, and how it is run."""
@@ -72,37 +75,72 @@ class Tiling:
     warps: int
     stages: int
     registers: int | None = None  # at most per thread, so that more programs share a multiprocessor
+    shared: int = SMALLEST_SHARED  # bytes it takes at most; on Hopper some more, of which there is more
 
 
-# by the bytes of a feature and the padded number of features
+# by the bytes of a feature and the padded number of features; the first that fits the device, the last fits all
 SUMS_TILING = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 128, 8, 2)},
-    4: {64: Tiling(64, 64, 4, 2), 128: Tiling(64, 32, 8, 2)},
+    2: {
+        64: (Tiling(128, 128, 8, 3),),
+        128: (Tiling(128, 64, 4, 3),),
+        256: (Tiling(128, 128, 8, 2, shared=132_096), Tiling(64, 64, 4, 2)),
+    },
+    4: {
+        64: (Tiling(64, 64, 4, 2),),
+        128: (Tiling(64, 32, 8, 2),),
+        256: (Tiling(64, 32, 8, 2, shared=163_840), Tiling(32, 32, 4, 2)),
+    },
 }
 MIRRORED_TILING = {
-    2: {64: Tiling(128, 64, 4, 3), 128: Tiling(128, 64, 4, 3), 256: Tiling(128, 64, 4, 3)},
-    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
+    2: {
+        64: (Tiling(128, 64, 4, 3),),
+        128: (Tiling(128, 64, 4, 3),),
+        256: (Tiling(128, 64, 4, 3, shared=131_584), Tiling(64, 64, 4, 2)),
+    },
+    4: {
+        64: (Tiling(64, 32, 4, 2),),
+        128: (Tiling(64, 32, 8, 2),),
+        256: (Tiling(64, 32, 8, 2, shared=132_096), Tiling(32, 32, 4, 2)),
+    },
 }
 GRADIENTS_TILING = {
-    2: {64: Tiling(128, 128, 8, 3), 128: Tiling(64, 128, 4, 2), 256: Tiling(128, 64, 8, 3)},
-    4: {64: Tiling(64, 32, 4, 2), 128: Tiling(64, 32, 8, 2)},
+    2: {
+        64: (Tiling(128, 128, 8, 3),),
+        128: (Tiling(64, 128, 4, 2),),
+        256: (Tiling(128, 64, 8, 3, shared=148_992), Tiling(64, 64, 4, 2)),
+    },
+    4: {
+        64: (Tiling(64, 32, 4, 2),),
+        128: (Tiling(64, 32, 8, 2),),
+        256: (Tiling(64, 32, 8, 2, shared=196_992), Tiling(32, 32, 4, 1)),
+    },
 }
 
 
-def sums_tiling(padded_features: int, itemsize: int) -> Tiling:
-    return _nearest(SUMS_TILING[itemsize], padded_features)
+def sums_tiling(padded_features: int, itemsize: int, device: torch.device) -> Tiling:
+    return _fitting(SUMS_TILING[itemsize], padded_features, device)
 
 
-def mirrored_tiling(padded_features: int, itemsize: int) -> Tiling:
-    return _nearest(MIRRORED_TILING[itemsize], padded_features)
+def mirrored_tiling(padded_features: int, itemsize: int, device: torch.device) -> Tiling:
+    return _fitting(MIRRORED_TILING[itemsize], padded_features, device)
 
 
-def gradients_tiling(padded_features: int, itemsize: int) -> Tiling:
-    return _nearest(GRADIENTS_TILING[itemsize], padded_features)
+def gradients_tiling(padded_features: int, itemsize: int, device: torch.device) -> Tiling:
+    return _fitting(GRADIENTS_TILING[itemsize], padded_features, device)
 
 
-def _nearest(table: dict[int, Tiling], features: int) -> Tiling:
-    return table[min((size for size in table if size >= features), default=max(table))]
+def _fitting(table: dict[int, tuple[Tiling, ...]], features: int, device: torch.device) -> Tiling:
+    tilings = table[min((size for size in table if size >= features), default=max(table))]
+    return next((tiling for tiling in tilings if tiling.shared <= shared_memory(device)), tilings[-1])
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may share between its threads; the interpreter knows no limit."""
+    if device.type != "cuda":
+        return 2**31
+    place = torch.cuda.current_device() if device.index is None else device.index
+    return int(driver.active.utils.get_device_properties(place)["max_shared_mem"])
 
 
 @cache
@@ -609,9 +647,9 @@ def side_of(side: Side | None, way: str, scale: float | Tensor, unused: Tensor) 
     return value, weights
 
 
-def _feature_kind(block: Block) -> tuple[int, int]:
-    """Padded number of features, and bytes of each."""
-    return padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype.itemsize
+def _feature_kind(block: Block) -> tuple[int, int, torch.device]:
+    """Padded number of features, bytes of each, and where they are."""
+    return padded_features(block.rows_Rd.shape[1]), block.rows_Rd.dtype.itemsize, block.rows_Rd.device
 
 
 def _mirrored_tiling_of(block: Block, sums: AnySums) -> Tiling:

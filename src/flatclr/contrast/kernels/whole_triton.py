@@ -179,7 +179,7 @@ class FusedPlan(Plan):
         device: torch.device,
     ) -> None:
         super().__init__(pairing, samples, d, dtype, device)
-        kind = self.padded, self.product_type.itemsize
+        kind = self.padded, self.product_type.itemsize, device
         blocks = fused_triton.chunks_of(self.padded, self.product_type)
         tiling = fused_triton.mirrored_tiling(*kind)
         views = (0, 1) if self.symmetric else (0,), (0, 1) if self.symmetric else (1,)
@@ -427,7 +427,7 @@ def _plan(route: str, pairing: str, samples: int, d: int, dtype: torch.dtype, de
         stride = -(-rows // weights.columns) * weights.columns
         fits = sums_fit and len(strips_of(rows, stride, itemsize, weights.rows)) == 1
         return StripsPlan(pairing, samples, d, dtype, device) if fits else None
-    tiles = -(-rows // fused_triton.mirrored_tiling(fused_triton.padded_features(d), itemsize).rows)
+    tiles = -(-rows // fused_triton.mirrored_tiling(fused_triton.padded_features(d), itemsize, device).rows)
     if 4 * 2 * tiles * rows > fused_triton.MIRRORED_BYTES:
         return None
     return FusedPlan(pairing, samples, d, dtype, device)
