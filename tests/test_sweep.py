@@ -18,6 +18,7 @@ from flatclr.runs import RunDirectory
 from flatclr.studies.entry import Progress
 from flatclr.sweep import plan, sweep
 from flatclr.training.config import TrainConfig
+from flatclr.training.errors import DivergedError, TrainingStoppedError
 from flatclr.training.stopping import StopRequest
 from tests.support.training import wait_for
 
@@ -81,6 +82,25 @@ def test_runs_of_a_sweep_that_is_asked_to_stop_save_where_they_are(jobs: int, im
     assert (found.finished, found.failed, len(found.runs)) == (0, {}, jobs)
     for folder in folders:
         assert load_checkpoint(RunDirectory.open(folder).checkpoints).step >= 3
+
+
+@pytest.mark.parametrize("diverges", [True, False], ids=["not finite", "no memory"])
+def test_only_a_loss_that_is_not_finite_ends_a_run_of_a_sweep_for_good(
+    diverges: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, grid = TrainConfig(data=str(images), **TINY), {"seed": [0]}
+
+    def stopped(*_: object, **options: object) -> None:
+        raise (DivergedError if diverges else TrainingStoppedError)("it stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flatclr.sweep.train", stopped)
+        found = sweep(base, grid, tmp_path, device="cpu")
+    assert (found.complete, found.failed) == (
+        (True, {}) if diverges else (False, {"run-s0": "TrainingStoppedError: it stopped"})
+    )
+    assert sweep(base, grid, tmp_path, device="cpu").complete
+    assert (len(list(tmp_path.rglob("metrics.jsonl"))) == 0) == diverges
 
 
 def _steps(folder: Path) -> int:

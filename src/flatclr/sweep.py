@@ -19,7 +19,7 @@ from flatclr.studies.execution import Site, execute, threads_for
 from flatclr.studies.keeping import find
 from flatclr.studies.study import Job, Numbers, Run
 from flatclr.training.config import TrainConfig
-from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
+from flatclr.training.errors import DivergedError
 from flatclr.training.stopping import StopRequest
 from flatclr.training.trainer import train
 
@@ -141,13 +141,14 @@ def _run(config: TrainConfig, arm: str) -> Run:
 
 
 def measure(job: Job) -> Numbers:
-    """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too."""
+    """Train, from the last checkpoint where there is one; a run whose loss does not stay finite is a result too.
+
+    One that ends for another reason, say a full disk, fails, and is made again.
+    """
     folder = job.folder.parents[1] / job.folder.name
     config = TrainConfig.from_dict(job.settings["config"]).changed(out=str(folder), device=job.device)
     try:
         result = train(config, auto_resume=True, stop=job.stop, progress=False)
-    except TrainingInterruptedError:
-        raise
-    except TrainingStoppedError as error:
+    except DivergedError as error:
         return {"stopped": str(error)}
     return dict(result.metrics)

@@ -16,6 +16,8 @@ import pytest
 
 from flatclr import studies
 from flatclr.cli.main import main
+from flatclr.studies import Run, execution
+from flatclr.training.stopping import StopRequest
 
 TOY = "tests.support.toy_study"
 START = f"from flatclr import studies; studies.STUDIES['toy'] = '{TOY}'; from flatclr.cli.main import main; main()"
@@ -134,6 +136,42 @@ def test_a_signal_ends_a_study_with_its_page_and_leaves_no_process(jobs: int, tm
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.parametrize("asked", ["code", "the terminal"])
+def test_a_study_is_stopped_while_its_processes_still_start(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end without reading what they were given, which breaks the pipe instead of closing it."""
+    stop, give = StopRequest(), execution._Worker.give
+
+    def given(worker: execution._Worker, run: Run) -> None:
+        give(worker, run)
+        stop.ask("a test")
+        if asked == "the terminal":  # whose signal reaches them too
+            worker.process.kill()
+
+    monkeypatch.setattr(execution._Worker, "give", given)
+    result = studies.run("toy", out=tmp_path, device="cpu", jobs=2, stop=stop)
+    assert (len(result.found), result.failed, result.complete) == (0, {}, False)
+    assert "0 of 6 runs are there" in result.page.read_text()
+
+
+def test_a_process_that_is_killed_while_it_starts_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give, killed = execution._Worker.give, []
+
+    def given(worker: execution._Worker, run: Run) -> None:
+        give(worker, run)
+        if not killed:
+            killed.append(run.name)
+            worker.process.kill()
+
+    monkeypatch.setattr(execution._Worker, "give", given)
+    result = studies.run("toy", out=tmp_path, device="cpu", jobs=2)
+    assert result.failed == {killed[0]: "its process ended with exit code -9"}
+    assert len(result.found) == RUNS - 2  # and the one that follows from all
 
 
 def test_processes_find_the_same_numbers(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Ended:
         run: its name.
         seconds: that it took.
         problem: why it has no numbers, "" where it has.
-        stopped: whether it only ran out of time, and goes on the next time.
+        stopped: whether it was only asked to, by a signal or because time ran out, and goes on the next time.
     """
 
     run: str
@@ -106,7 +106,7 @@ def _side_by_side(next_run: NextRun, site: Site, jobs: int, stop: StopRequest) -
         while True:
             busy = [worker for worker in workers if worker.run is not None]
             while len(busy) < jobs and stop.reason is None and not site.late and (run := next_run()) is not None:
-                idle = (worker for worker in workers if worker.run is None and worker.is_alive)
+                idle = (worker for worker in workers if worker.run is None and worker.process.is_alive())
                 worker = next(idle, None) or _Worker(site)
                 worker.give(run)
                 workers += [] if worker in workers else [worker]
@@ -124,8 +124,8 @@ def _outcomes(busy: Sequence[_Worker], stop: StopRequest) -> list[Ended]:
     while not (heard := wait([worker.pipe for worker in busy], LOOK_S)):
         if stop.reason is not None:
             for worker in busy:
-                worker.ask(stop.reason)
-    return [worker.outcome() for worker in busy if worker.pipe in heard]
+                worker.ask()
+    return [worker.outcome(stop) for worker in busy if worker.pipe in heard]
 
 
 class _Worker:
@@ -139,36 +139,34 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.run: Run | None = None
-        self.is_alive = True
-        self.asked: str | None = None
+        self.asked = False
 
     def give(self, run: Run) -> None:
         self.run = run
         self.pipe.send(run)
 
-    def ask(self, reason: str) -> None:
+    def ask(self) -> None:
         """It stops as on any signal; once is enough."""
-        if self.asked is None:
-            self.asked = reason
+        if not self.asked:
+            self.asked = True
             self.process.terminate()
 
-    def outcome(self) -> Ended:
+    def outcome(self, stop: StopRequest) -> Ended:
         assert self.run is not None
         run, self.run = self.run, None
         try:
             ended: Ended = self.pipe.recv()
-        except EOFError:
-            self.is_alive = False
+        except (EOFError, OSError):  # the second where it ended before it read what it was given
             self.process.join()
-            if self.asked is not None:  # before it could hear signals
-                return Ended(run.name, 0.0, f"stopped by {self.asked}", stopped=True)
+            if stop.reason is not None:  # before it could hear signals, the parent's or the terminal's
+                return Ended(run.name, 0.0, f"stopped by {stop.reason}", stopped=True)
             return Ended(run.name, 0.0, f"its process ended with exit code {self.process.exitcode}")
         return ended
 
     def end(self) -> None:
         self.pipe.close()
         if self.run is not None:
-            self.ask("the end of the others")
+            self.ask()
         self.process.join()
 
 
