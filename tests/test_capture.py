@@ -1,7 +1,9 @@
 """What is to be captured must not wait for the device, and a broken capture says what broke it."""
 
+import gc
+import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,6 +140,37 @@ def test_captures_on_a_device_share_their_stream(monkeypatch: pytest.MonkeyPatch
     first, same, other, again = streams
     assert first is same is again
     assert other is not first
+
+
+@pytest.mark.usefixtures("_no_cuda")
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_capture_that_runs_out_of_memory_lets_go_of_what_it_held(
+    ends_well: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: who falls back to eager work needs the memory before a collection of garbage."""
+
+    class Capture:
+        def __init__(self, *_: Any, **options: Any) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None:
+            if not ends_well:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    held: list[Any] = []
+
+    def work() -> None:
+        activations = torch.zeros(3)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    gc.disable()
+    try:
+        with suppress(torch.OutOfMemoryError):
+            capture.captured(work, torch.device("cuda"))
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("_no_cuda")

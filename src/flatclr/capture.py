@@ -55,7 +55,13 @@ def captured(
         with torch.cuda.device(device), torch.random.fork_rng([]), capture:
             return graph, work()
     except RuntimeError as error:
-        raise _explained(error) from error
+        cause = first_of(error)
+        if not is_out_of_memory(cause):
+            raise CaptureError(first_line(cause)) from error
+    try:  # outside of the handler, and without a name: a cycle of errors and frames would keep the tensors of the work
+        raise cause
+    finally:
+        del cause
 
 
 @cache
@@ -65,11 +71,6 @@ def _stream_of(index: int) -> torch.cuda.Stream:
     PyTorch's own for captures is of the device that was captured on first.
     """
     return torch.cuda.Stream(torch.device("cuda", index))
-
-
-def _explained(error: RuntimeError) -> BaseException:
-    cause = first_of(error)
-    return cause if is_out_of_memory(cause) else CaptureError(first_line(cause))
 
 
 def warm_up(work: Callable[[], object], what: str, state: Callable[[], Iterable[Tensor]], device: torch.device) -> None:

@@ -68,6 +68,16 @@ def test_few_batches_do_not_bias_signal_and_noise() -> None:
         assert (values.mean() - truth).abs() < 4 * values.std() / len(values) ** 0.5
 
 
+def test_no_signal_of_either_says_nothing_and_of_one_alone_that_it_is_noisier() -> None:
+    hidden, seen = (GradientNoise({"a": torch.eye(4) + shift}) for shift in (-0.1, 5.0))  # all i != j below 0, above it
+    assert hidden.quotients(hidden).unique().tolist() == [1.0]
+    value, low, high = hidden.relative_to(hidden)
+    assert value != value
+    assert (low, high) == (1.0, 1.0)
+    assert hidden.relative_to(seen)[1] > 1e300
+    assert seen.relative_to(hidden)[2] == 0
+
+
 def test_a_noisier_loss_is_told_apart_on_the_same_batches() -> None:
     x = draws(64, 8)
     calm = gradient_noise(Means().double(), mean_loss, x)

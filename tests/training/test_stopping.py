@@ -209,6 +209,33 @@ def test_a_run_has_its_time_to_save_where_its_caller_has_nothing_to_lose(tmp_pat
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_a_signal_that_nobody_looked_for_is_raised_where_there_is_nothing_to_lose_again() -> None:
+    stop, reached = StopRequest(), []
+
+    def work() -> None:
+        with stop.at_once():
+            with stop.when_ready():
+                os.kill(os.getpid(), signal.SIGTERM)
+                reached.append("the last checkpoint")
+            reached.append("what has nothing to save")
+
+    with stop.on_signals(), pytest.raises(StopAskedError, match="SIGTERM"):
+        work()
+    assert reached == ["the last checkpoint"]
+
+
+def test_an_error_is_not_hidden_by_a_signal_that_came_before_it() -> None:
+    stop = StopRequest()
+
+    def work() -> None:
+        with stop.at_once(), stop.when_ready():
+            stop.ask("a test")
+            raise ValueError("another")
+
+    with pytest.raises(ValueError, match="another"):
+        work()
+
+
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -73,7 +73,8 @@ class GradientNoise:
             seed: of the resamples.
 
         Returns:
-            The quotient, and the ends of its 95 % interval; above 1 this one is noisier.
+            The quotient, and the ends of its 95 % interval; above 1 this one is noisier. NaN where no signal is seen
+            of either.
         """
         return self.ratio(layer) / other.ratio(layer), *_ends(self.quotients(other, layer, seed=seed))
 
@@ -86,13 +87,14 @@ class GradientNoise:
             seed: of the resamples.
 
         Returns:
-            [R], of which `relative_to` gives the ends; the largest number where only the other's signal is seen.
+            [R], of which `relative_to` gives the ends; the largest number where only the other's signal is seen, 1
+            where neither is, which says nothing of either.
         """
         own, its = self._gram(layer), other._gram(layer)
         if len(own) != len(its):
             raise ValueError(f"other must be of {len(own)} batches, got {len(its)}; measure both on the same ones.")
         counts = _resamples(len(own), seed)
-        return _finite(_ratios(own, counts) / _ratios(its, counts))
+        return _finite((_ratios(own, counts) / _ratios(its, counts)).nan_to_num(nan=1.0, posinf=torch.inf))
 
     def _gram(self, layer: str | None) -> Tensor:
         if layer is None:
@@ -175,9 +177,8 @@ def _resamples(batches: int, seed: int) -> Tensor:
 
 
 def _finite(values_R: Tensor) -> Tensor:
-    """The largest number for what is infinite, and for one infinity over another."""
-    largest = torch.finfo(torch.float64).max
-    return values_R.nan_to_num(nan=largest, posinf=largest)
+    """The largest number for what is infinite."""
+    return values_R.clamp(max=torch.finfo(torch.float64).max)
 
 
 def _ends(values_R: Tensor) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from flatclr.data.loading import BatchPlan, Loader, seeded_generator
 from flatclr.data.named import Progress
 from flatclr.data.sources import ImageSource, ResidentImages
 from flatclr.data.views import crops_and_flips
-from flatclr.evaluation.features import OUTPUT, compute_features, images_at_once
+from flatclr.evaluation.features import OUTPUT, compute_features
 from flatclr.evaluation.finetune_steps import Draws, EagerSteps, Step, graphed
 from flatclr.evaluation.linear import LinearClassifier, Scaling, fit_linear
 from flatclr.evaluation.subjects import Subject
@@ -44,6 +44,7 @@ class Recipe:
 
 OWN, PAPER = "own", "paper"
 HELD_BYTES = 4 * 2**30  # of images in memory, as the setting resident_gib has it
+READ_AT_ONCE = 256  # images: jobs for sixteen decoders
 RECIPES = {
     OWN: Recipe(),
     # FlatNCE (Chen et al. 2021): Adam, no penalty, 100 epochs, from a new layer; its "5^-5" is read as 5e-5
@@ -156,7 +157,7 @@ def held(source: ImageSource, chosen: Tensor, progress: Progress | None = None) 
         return source, chosen
     images = torch.empty(len(chosen), source.channels, source.image_size, source.image_size, dtype=torch.uint8)
     numbers = torch.arange(len(chosen))
-    for rows in numbers.split(images_at_once(source.image_size, torch.device("cpu"))):
+    for rows in numbers.split(READ_AT_ONCE):
         images[rows] = source.batch(chosen[rows])
         if progress is not None:
             progress(f"reading {source.name}", int(rows[-1]) + 1, len(chosen))

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from flatclr.capture import CaptureError, WaitsForDeviceError, captured, is_out_of_memory, warm_up
 from flatclr.data.loading import Loader
 from flatclr.data.views import ViewConfig, ViewParameters, draw_uniforms, gathered_views, views_from
+from flatclr.data.views.drawing import DRAWN_ROWS
 from flatclr.models.batch_norm import for_capture
-
-DRAWN_ROWS = 3072  # of view parameters at once, in a millisecond or two
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from flatclr.capture import Graph, captured, warm_up
 from flatclr.data.loading import Batch, Loader
+from flatclr.data.views.drawing import DRAWN_ROWS
 from flatclr.models.batch_norm import for_capture
 from flatclr.training.inputs import ImageViews
 from flatclr.training.networks import FewerLaunches
 from flatclr.training.step import StepResult, TrainStep
 from flatclr.training.view_groups import Groups
-
-DRAWN_ROWS = 3072  # of view parameters at once, in a millisecond or two
 
 
 def why_not_graphed(train_step: TrainStep, loader: Loader) -> str | None:

@@ -60,14 +60,14 @@ class StopRequest:
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Where there is no state to lose, a signal need not wait: `StopAskedError` is raised wherever it arrives."""
-        if self.reason is not None:
-            raise StopAskedError(self.reason)
         with self._raising(True):
+            if self.reason is not None:
+                raise StopAskedError(self.reason)
             yield
 
     @contextmanager
     def when_ready(self) -> Iterator[None]:
-        """Inside of `at_once`, where there is state to lose after all: a signal waits until somebody looks."""
+        """Inside of `at_once`, where there is state to lose: a signal waits for somebody to look, or for the end."""
         with self._raising(False):
             yield
 
@@ -78,6 +78,8 @@ class StopRequest:
             yield
         finally:
             self._may_raise = before
+        if before and self.reason is not None:
+            raise StopAskedError(self.reason)
 
     def _hear(self, number: int, _frame: object) -> None:
         if self.reason is None:

@@ -16,6 +16,7 @@ from flatclr.data.views.parameters import ViewParameters
 
 # proposals for a crop box before the fallback, as in torchvision's RandomResizedCrop
 CROP_PROPOSALS = 10
+DRAWN_ROWS = 3072  # of views for several steps at once, in a millisecond or two
 
 
 def draw_views(
