@@ -251,12 +251,13 @@ def write_table(home: Path) -> Path:
 
 
 def _aims(found: Mapping[str, kept.KeptRun]) -> tuple[list[dict[str, Any]], str]:
-    """What the runs of each aim reached, and the commands of those that are missing."""
+    """What the runs of each aim reached, and the commands of those that are missing, or shared their GPU."""
     rows, missing = [], []
+    alone = {name: run for name, run in found.items() if not run.processes[0].get("shared")}
     for aim in AIMS:
         names = {seed: f"{aim.name}-s{seed}" for seed in SEEDS}
-        there = [found[name] for name in names.values() if name in found]
-        missing += [aim.command(seed) for seed, name in names.items() if name not in found]
+        there = [alone[name] for name in names.values() if name in alone]
+        missing += [aim.command(seed) for seed, name in names.items() if name not in alone]
         looks = [[row for row in run.clock if row["kind"] == "look"] for run in there]
         rows.append(
             {
@@ -266,6 +267,7 @@ def _aims(found: Mapping[str, kept.KeptRun]) -> tuple[list[dict[str, Any]], str]
                 "seeds": f"{len(there)} of {len(SEEDS)}",
                 "seconds it took": _range([_first(of_run, aim.goal) for of_run in looks]),
                 "kNN % at the end": _range([_percent(of_run[-1]["knn10"]) for of_run in looks]),
+                "commits": ", ".join(dict.fromkeys(str(run.processes[0]["commit"]) for run in there)),
             }
         )
     return rows, "\n".join(missing)

@@ -71,12 +71,19 @@ def test_runs_that_an_aim_lacks_are_named_with_their_commands(home: Path, monkey
     text = fast.write_table(home / "kept").read_text()
     first, last = clock(home, "fast-s0")[1], clock(home, "fast-s0")[4]
     seconds, accuracy = float(str(first["seconds"])), 100 * float(str(last["knn10"]))
-    assert f"| fast | 0.1 | 90 | 1 of 3 | {seconds:.0f} | {accuracy:.2f} |" in text
-    assert "| longer | 99.9 | 300 | 0 of 3 |  |  |" in text
+    assert f"| fast | 0.1 | 90 | 1 of 3 | {seconds:.0f} | {accuracy:.2f} | " in text
+    assert "| longer | 99.9 | 300 | 0 of 3 |  |  |  |" in text
     missing = text.partition("Still to be run:")[2].partition("```sh\n")[2].partition("\n```")[0].splitlines()
     assert missing == [reached.command(1), reached.command(2), *(LONGER.format(seed) for seed in range(3))]
     for command in missing:
         assert fast._parser().parse_args(command.split()[3:]).seed in range(3)
+
+
+def test_a_run_that_shared_its_gpu_fills_no_place_of_an_aim(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "AIMS", (fast.Aim("end-held-out", 0.001, 90, "--plan tiny"),))
+    text = fast.write_table(home / "kept").read_text()
+    assert "| end-held-out | 0.1 | 90 | 0 of 3 |" in text
+    assert "--seed 0" in text.partition("Still to be run:")[2].partition("```sh\n")[2].partition("\n```")[0]
 
 
 def test_nine_thousand_and_thirty_of_ten_thousand_reach_the_goal() -> None:
