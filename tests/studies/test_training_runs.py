@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,17 @@ def test_accuracies_that_take_long_are_kept_one_by_one_and_can_be_stopped(
     again = measure(Job(job.settings, 0, "cpu", tmp_path))
     assert asked == [["knn"], ["finetune"], ["finetune"]]
     assert {"knn", "finetune"} <= set(again)
+
+
+def test_accuracies_that_were_kept_at_other_settings_do_not_count(tmp_path: Path) -> None:
+    run = untrained(training_run("a", 0, {"objective": "infonce", "temperature": 0.5}, quick=True), "untrained")
+    first = measure_untrained(Job(run.settings, 0, "cpu", tmp_path))
+    path = tmp_path / ACCURACIES
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({**kept, "scores": {**kept["scores"], "knn": -1.0}}))
+    assert measure_untrained(Job(run.settings, 0, "cpu", tmp_path)) == {**first, "knn": -1.0}
+    other = {**run.settings, "config": {**run.settings["config"], "embedding": 16}}
+    assert measure_untrained(Job(other, 0, "cpu", tmp_path))["knn"] > 0
 
 
 def test_an_untrained_encoder_is_that_of_the_first_step(tmp_path: Path) -> None:

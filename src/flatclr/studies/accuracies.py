@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Collection, Iterable, Sequence
 
 from matplotlib.figure import Figure
 
@@ -39,25 +40,40 @@ def points(found: Found, one: str, other: str, number: str) -> Score:
     return in_points(found.difference(one, other, number))
 
 
-def less(found: Found, one: str, other: str, number: str, *, comparisons: int = 1) -> Score:
-    """One arm less another in points, its interval of the spread over seeds of all arms together.
+def less(
+    found: Found, one: str, other: str, number: str, *, comparisons: int = 1, apart: Collection[str] = ()
+) -> Score:
+    """One arm less another in points, its interval of the spread over seeds of all arms that are like the first.
 
-    Runs on held-out images, which are shorter, are told from others. An arm less itself is 0.
+    These are trained as long, on the same images. Runs that learnt little, below half of the best arm, lie together
+    or apart for reasons of their own: their arms are left out. An arm less itself is 0.
 
     Args:
         comparisons: of how many this is one, as `Spread.difference` has it.
+        apart: other arms whose spread says nothing of these two.
     """
     if one == other:
         return Score(0.0, 0.0, 0.0)
-    arms = [arm for arm in found.arms if is_held_out(arm) == is_held_out(one)]
-    spread = pooled_spread([found.values(arm, number) for arm in arms if _has(found, arm, number)])
+    there = [arm for arm in found.arms if _has(found, arm, number) and arm not in apart]
+    values = {arm: found.values(arm, number) for arm in there if _training(found, arm) == _training(found, one)}
+    means = [statistics.fmean(accuracies) for accuracies in values.values()]
+    half = max((mean for mean in means if mean == mean), default=0.0) / 2
+    spread = pooled_spread([accuracies for accuracies in values.values() if min(accuracies) >= half])
     return in_points(spread.difference(found.values(one, number), found.values(other, number), comparisons=comparisons))
 
 
-def all_above(found: Found, pairs: Sequence[Pair], number: str, threshold: float = 0.0) -> tuple[str, list[Score]]:
-    """Whether the first of each pair is above the second, and by how many points."""
+def _training(found: Found, arm: str) -> tuple[bool, object]:
+    """On which images, and how long."""
+    return is_held_out(arm), found.one(arm).settings.get("config", {}).get("epochs")
+
+
+def all_above(
+    found: Found, pairs: Sequence[Pair], number: str, threshold: float = 0.0, *, apart: Collection[str] = ()
+) -> tuple[str, list[Score]]:
+    """Whether the first of each pair is above the second, and by how many points; `apart` is as in `less`."""
     alone, among = (
-        [less(found, one, other, number, comparisons=count) for one, other in pairs] for count in (1, len(pairs))
+        [less(found, one, other, number, comparisons=count, apart=apart) for one, other in pairs]
+        for count in (1, len(pairs))
     )
     return every(alone, among, threshold), alone
 

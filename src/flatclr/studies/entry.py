@@ -171,13 +171,16 @@ def _made(
 
 
 def _planned(study: Study, site: Site, size: Size) -> tuple[list[Run], Found]:
-    """The plan and what there is of it; later runs may depend on earlier ones, so it is asked until it is the same."""
+    """The plan and what there is of it; later runs may depend on earlier ones, so it is asked until it is the same.
+
+    Runs that are not asked for are in it where they are kept.
+    """
     found = Found()
     while True:
         planned = study.plan(Plan(size.seeds, size.quick, found, size.options))
         there = find(site.home, planned)
         if len(there) <= len(found):  # fewer: a plan that takes back what it has seen would be asked for ever
-            return planned, there
+            return [run for run in planned if run.asked or run.name in there], there
         found = there
 
 

@@ -57,6 +57,7 @@ class Run:
         measure: a function of a module that measures it.
         settings: that it measures at; plain values, kept beside the numbers.
         shared: whether it is kept for all studies, so that another one that plans the same does not make it again.
+        asked: whether it is to be made; one that is not still counts where it is kept.
 
     >>> Run("FlatNCE, ESS 0.25", 1, print).name
     'flatnce-ess-0.25-s1'
@@ -69,6 +70,7 @@ class Run:
     measure: Measure
     settings: Settings = field(default_factory=dict)
     shared: bool = False
+    asked: bool = True
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from flatclr.data.opening.known import data_folders
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.finetune import OWN
 from flatclr.evaluation.protocols import PROTOCOLS
-from flatclr.files import parse_json, replace_files
+from flatclr.files import json_ready, parse_json, replace_files
 from flatclr.models.network import Network, Normalisation
 from flatclr.runs import RunDirectory, training_minutes
 from flatclr.studies.study import Job, Numbers, Run
@@ -143,9 +143,13 @@ def measure_untrained(job: Job) -> Numbers:
 
 
 def accuracies(job: Job, encoder: Any, data: Dataset | None, normalisation: Normalisation | None = None) -> Numbers:
-    """By the protocols of the run; those that train take long, and each is kept when it is done."""
-    path = job.folder / ACCURACIES
-    scores: Numbers = parse_json(path.read_bytes()) if path.exists() else {}
+    """By the protocols of the run; those that train take long, and each is kept when it is done.
+
+    What is kept of a run under the same name at other settings does not count.
+    """
+    path, settings = job.folder / ACCURACIES, json.loads(json.dumps(json_ready(dict(job.settings))))
+    kept = parse_json(path.read_bytes()) if path.exists() else {}
+    scores: Numbers = kept["scores"] if kept.get("settings") == settings else {}
     protocols = job.settings["protocols"]
     long = [name for name in protocols if PROTOCOLS[name].trains or PROTOCOLS[name].elsewhere]
     for group in ([name for name in protocols if name not in long], *([name] for name in long)):
@@ -165,7 +169,7 @@ def accuracies(job: Job, encoder: Any, data: Dataset | None, normalisation: Norm
         )
         scores |= {", ".join(filter(None, (row.protocol, row.variant))): row.best.value for row in found.rows}
         job.folder.mkdir(parents=True, exist_ok=True)
-        replace_files({path: json.dumps(scores).encode()})
+        replace_files({path: json.dumps({"settings": settings, "scores": scores}).encode()})
     return scores
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ HELD_OUT = {  # by arm: InfoNCE is best at 0.2 at the small batch, others at the
 
 
 def planned(found: Found = Found(), tier: int = 1, seeds: int = 1) -> list[Run]:  # noqa: B008
-    return STUDY.plan(Plan(range(seeds), False, found, {"tier": tier}))
+    """Those that are asked for or there, as the frame has them."""
+    runs = STUDY.plan(Plan(range(seeds), False, found, {"tier": tier}))
+    return [run for run in runs if run.asked or run.name in found]
 
 
 def finished(runs: list[Run], accuracies: Mapping[str, float]) -> Found:
@@ -114,6 +117,28 @@ def test_with_nothing_run_every_cell_is_empty_with_its_command_and_no_sentence_c
     assert {row["filled by"] for row in rows} == {f"`flatclr study equal-footing --set tier={n}`" for n in (1, 2, 3)}
     assert all("is not known yet" in sentence for sentence in STUDY.summary(judge(STUDY, planned(), Found())))
     assert len(STUDY.empty(complete({}))) == 32  # tiers 2 and 3
+
+
+def test_a_tier_that_is_asked_for_keeps_what_there_is_of_others(tmp_path: Path) -> None:
+    from flatclr import studies
+    from flatclr.studies.keeping import keep
+
+    rival, home = "DHEL 0.1, batch 32", tmp_path / STUDY.name
+    accuracies = {**HELD_OUT, rival: 0.9, "FlatNCE, ESS 0.25, batch 32": 0.7}
+    whole = complete(accuracies, tier=3)
+    for run in planned(whole, tier=3):
+        (kept,) = (kept for kept in whole if kept.run == run.name)
+        environment = {"device": "cpu", "cores": 2, "cpu": "made up", "torch": "none", "commit": "none"}
+        numbers = {**kept.numbers, "log": [], "evaluations": [], "minutes": 1.0}
+        keep(home, run, replace(kept, numbers=numbers, environment=environment))
+    pages = [
+        studies.run(STUDY.name, out=tmp_path, device="cpu", options={"tier": tier}).page.read_text() for tier in (3, 1)
+    ]
+    assert "DHEL 0.1, batch 32" in pages[0].partition("## Measured")[0]
+    assert [page.replace("flatclr study equal-footing --set tier=1", COMMAND) for page in pages] == [pages[0]] * 2
+
+
+COMMAND = f"flatclr study {STUDY.name}"
 
 
 def test_a_seed_that_is_to_come_is_waited_for() -> None:

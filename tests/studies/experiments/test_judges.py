@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import flatclr
 from flatclr.evaluation.finetune import PAPER, RECIPES
-from flatclr.studies import Found, Run, Study, load_study
+from flatclr.studies import Found, Kept, Run, Study, load_study
 from flatclr.studies.accuracies import is_held_out, less
 from flatclr.studies.experiments import gradient_noise, imagenet_style, large_batches, nine_methods, small_batches
 from flatclr.studies.experiments.equal_footing import STUDY as EQUAL_FOOTING
@@ -50,6 +51,35 @@ def test_small_batches_on_batch_32(loses: float, gains: float, word: str) -> Non
     assert thirds == (close if word == OPEN else set())
 
 
+@pytest.mark.parametrize("luck", range(6))
+def test_small_batches_never_takes_a_third_seed_back(luck: int) -> None:
+    """Run by run, as a study is made: how far seeds lie apart is known better with every run that ends."""
+    import random
+
+    study, draw = load_study("small-batches"), random.Random(luck)
+    table = by_start({"held out: InfoNCE 0.2": 0.7, "held out": 0.6, "InfoNCE 0.2, batch 32": 0.77})
+    found: list[Any] = []
+    while run := next((r for r in planned(study, Found(found)) if r.name not in Found(found)), None):
+        accuracy = table(run) + draw.gauss(0, 0.0015)
+        found.append(kept_of(run, {**accuracies(table, "knn", "linear")(run), "knn": accuracy, "linear": accuracy}))
+    assert {kept.run for kept in found} == {run.name for run in planned(study, Found(found))}
+    assert verdicts(study, Found(found))[0].word != NOT_RUN
+
+
+def test_a_third_seed_that_parts_the_arms_does_not_take_itself_back() -> None:
+    study = load_study("small-batches")
+    table = {"held out: InfoNCE 0.2": 0.7, "held out": 0.6, "InfoNCE 0.2, batch 32": 0.77, small_batches.OURS: 0.7945}
+    third = {small_batches.OURS: -0.003, "InfoNCE 0.2, batch 256": 0.003}
+
+    def numbers(run: Run) -> dict[str, Any]:
+        parts = third.get(run.arm, 0.0) if run.seed == small_batches.THIRD else 0.0
+        return accuracies(lambda _: by_start(table)(run) + parts, "knn", "linear")(run)
+
+    found = finished(study, numbers)
+    assert len(found.of(small_batches.OURS)) == 3
+    assert verdicts(study, found)[0].word == FAILED
+
+
 def test_small_batches_tunes_before_it_compares_and_waits_for_seeds() -> None:
     study = load_study("small-batches")
     first = planned(study, Found())
@@ -61,10 +91,18 @@ def test_small_batches_tunes_before_it_compares_and_waits_for_seeds() -> None:
     assert small_batches.judge_main(without).word == NOT_RUN
 
 
-@pytest.mark.parametrize(("gains", "word"), [(0.0, HELD), (-0.02, FAILED), (-0.005, OPEN)])
-def test_small_batches_on_batch_16(gains: float, word: str) -> None:
-    table = {"FlatNCE, ESS 0.25, batch 16": 0.8 + gains}
-    assert words(load_study("small-batches"), by_start(table), "knn", "linear")[1] == word
+@pytest.mark.parametrize(
+    ("gains", "linear", "word"),
+    [(0.0, 0.0, HELD), (-0.02, 0.0, FAILED), (-0.005, 0.0, OPEN), (0.0, -0.02, FAILED)],
+)
+def test_small_batches_on_batch_16(gains: float, linear: float, word: str) -> None:
+    study, ours = load_study("small-batches"), "FlatNCE, ESS 0.25, batch 16"
+
+    def numbers(run: Run) -> dict[str, Any]:
+        found = accuracies(by_start({ours: 0.8 + gains}), "knn", "linear")(run)
+        return {**found, "linear": found["linear"] + (linear - gains if run.arm == ours else 0.0)}
+
+    assert verdicts(study, finished(study, numbers))[1].word == word
 
 
 @pytest.mark.parametrize(("best", "word"), [("ESS target 0.3", HELD), ("ESS target 0.6", FAILED), ("none", OPEN)])
@@ -122,11 +160,32 @@ def test_gaussian_or_cosine(table: Mapping[str, float], expected: list[str]) -> 
     assert words(load_study("gaussian-or-cosine"), by_start(table), "knn", "linear") == expected
 
 
+@pytest.mark.parametrize("divergence", ["vlc", "js"])
+def test_a_kernel_that_fails_in_one_seed_does_not_hide_what_the_others_show(divergence: str) -> None:
+    study, arm = load_study("gaussian-or-cosine"), f"{divergence}, raw_cosine"
+    table = KERNELS if divergence == "js" else {"untrained": 0.4}
+
+    def numbers(run: Run) -> dict[str, Any]:
+        lost = run.arm == arm and run.seed == 1
+        return accuracies(lambda _: 0.1 if lost else by_start(table)(run), "knn", "linear")(run)
+
+    kernels, failures = verdicts(study, finished(study, numbers))
+    assert (kernels.word, failures.word) == (HELD, OPEN)
+    assert f"In some seeds only: {divergence}" in failures.says
+
+
 def swept(table: Mapping[str, float]) -> Callable[[Run], Mapping[str, Any]]:
     """Of align-uniform, whose first run reads the runs of other experiments."""
     points = [[0.1 * place, -0.1 * place, 0.5 + 0.01 * place] for place in range(9)]
     trained = accuracies(by_start(table), "knn")
-    return lambda run: {"points": points, "runs": 9} if run.arm == "kept runs" else trained(run)
+
+    def numbers(run: Run) -> Mapping[str, Any]:
+        if run.arm == "kept runs":
+            return {"points": points, "runs": 9}
+        found = trained(run)
+        return {**found, "knn": found["knn"] + (0.002 * (-1) ** run.seed if run.arm.startswith("direct") else 0.0)}
+
+    return numbers
 
 
 @pytest.mark.parametrize(("gains", "word"), [(0.0, HELD), (-0.02, FAILED), (-0.005, OPEN), (math.nan, OPEN)])
@@ -155,9 +214,21 @@ def times(minutes: Mapping[int, float], *, jobs: int = 1) -> Found:
     return Found([kept_of_jobs(kept, jobs) for kept in found])
 
 
-def kept_of_jobs(kept: Any, jobs: int) -> Any:
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("minutes", "word"), [(9.0, FAILED), (0.5, OPEN)], ids=["longer than the batch before", "shorter"]
+)
+def test_a_batch_that_never_reaches_the_goal_refutes_where_it_had_the_time(minutes: float, word: str) -> None:
+    def never(kept: Kept) -> Kept:
+        rows = [{"epoch": epoch, "minutes": 0.1, "knn": 0.65} for epoch in (1, 2)]
+        return replace(kept, numbers={**kept.numbers, "evaluations": rows, "minutes": minutes})
 
+    found = Found([never(kept) if kept.arm == "batch 1024" else kept for kept in times(FALLING)])
+    (verdict,) = verdicts(load_study("large-batches"), found)
+    assert verdict.word == word
+    assert verdict.says.startswith("batch 1024 did not reach 70% in every seed")
+
+
+def kept_of_jobs(kept: Kept, jobs: int) -> Kept:
     return replace(kept, environment={"jobs": jobs})
 
 
@@ -196,8 +267,6 @@ def test_imagenet_style(number: str, place: int, gains: float, word: str) -> Non
 
 
 def test_the_numbers_of_imagenet_style_are_those_that_its_evaluation_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     monkeypatch.setitem(RECIPES, PAPER, replace(RECIPES[PAPER], epochs=1, batch_size=200))
     data = small_data()
     study = load_study("imagenet-style")
@@ -216,9 +285,9 @@ def test_the_numbers_of_imagenet_style_are_those_that_its_evaluation_gives(monke
 
 
 def noise(small: float, large: float, width: float) -> Found:
-    """Of gradient-noise: quotients at both batch sizes, with intervals of this half width."""
+    """Of gradient-noise: quotients at both batch sizes, with intervals of this half width, among many of the double."""
     (run,) = planned(load_study("gradient-noise"), Found())
-    ends = {count: [-width, width] for count in ("alone", "among")}
+    ends = {"alone": [-width, width], "among": [-2 * width, 2 * width]}
     rows, nearer = [], []
     for step in run.settings["at"]:
         for precision in run.settings["precisions"]:
@@ -238,6 +307,8 @@ def noise(small: float, large: float, width: float) -> Found:
         ((2.0, 1.1, 0.05), [HELD, HELD]),
         ((0.8, 1.5, 0.05), [FAILED, FAILED]),
         ((1.02, 1.01, 0.05), [OPEN, OPEN]),
+        ((1.08, 1.005, 0.05), [HELD, HELD]),  # each by its own interval
+        ((0.92, 1.155, 0.05), [OPEN, OPEN]),  # but not refuted unless among so many
     ],
 )
 def test_gradient_noise(quotients: tuple[float, float, float], expected: list[str]) -> None:
@@ -267,6 +338,11 @@ def test_temperature_free(
     assert words(load_study("temperature-free"), by_start(table), "knn") == expected
 
 
+def test_a_temperature_at_which_a_method_stops_is_not_left_out_of_its_range() -> None:
+    table = {"held out: FlatNCE 0.05": math.nan, "held out: InfoNCE 0.05": 0.7}
+    assert words(load_study("temperature-free"), by_start(table), "knn")[1] == OPEN
+
+
 def test_a_second_seed_that_parts_two_cells_does_not_take_itself_back() -> None:
     """Else what is planned and what is found would ask for each other without end."""
 
@@ -277,3 +353,28 @@ def test_a_second_seed_that_parts_two_cells_does_not_take_itself_back() -> None:
     found = finished(EQUAL_FOOTING, accuracies(apart_with_the_second, "knn", "linear"))
     assert len(found.of("SogCLR 0.1, batch 32")) == 2
     assert less(found, "SogCLR 0.1, batch 32", "FlatNCE, ESS 0.25, batch 32", "knn").value > 1
+
+
+def of_arm(arm: str, *values: float, epochs: float = 100.0) -> list[Kept]:
+    settings = {"config": {"epochs": epochs}}
+    return [Kept(f"{arm}-s{s}", arm, s, settings, {"knn": value}, 1.0, {}) for s, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        of_arm("held out: c", 0.7, 0.8),
+        of_arm("c", 0.7, 0.8, epochs=50.0),
+        of_arm("c", 0.1, 0.8),
+        of_arm("c", 0.1, 0.1),
+        of_arm("c", math.nan, 0.8),
+    ],
+    ids=["held out", "shorter", "failed once", "failed", "stopped"],
+)
+def test_an_interval_is_of_the_spread_of_arms_that_are_alike(other: list[Kept]) -> None:
+    alike = [*of_arm("a", 0.80, 0.81), *of_arm("b", 0.77, 0.76)]
+    without, beside = (less(Found(kept), "a", "b", "knn") for kept in (alike, [*alike, *other]))
+    assert beside == without
+    wider = less(Found([*alike, *of_arm("c", 0.7, 0.8)]), "a", "b", "knn")
+    assert wider.low < without.low
+    assert less(Found([*alike, *of_arm("c", 0.7, 0.8)]), "a", "b", "knn", apart=["c"]) == without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -81,21 +81,26 @@ RIVALS = tuple(cell_of(method, SMALL) for method in (*FIRST, *SECOND) if method 
 
 
 def plan(of: Plan) -> list[Run]:
-    """What decides about the small batch comes first: InfoNCE tuned, FlatNCE under ESS control as it is."""
+    """What decides about the small batch comes first: InfoNCE tuned, FlatNCE under ESS control as it is.
+
+    Runs of tiers that are not asked for count where they are kept.
+    """
     tier = of.options[TIER]
     if tier not in TIERS:
         raise ValueError(f"{TIER} must be 1, 2 or 3, got {tier!r}; each takes in those before it.")
-    cells = [cell for cell in CELLS if cell.tier <= tier]
-    if of.quick:
-        cells = [cell for cell in cells if cell.tier == 1 and cell.method in FIRST[:2]]
+    cells = [cell for cell in CELLS if not of.quick or (cell.tier == 1 and cell.method in FIRST[:2])]
     info, ess = ([cell for cell in cells if cell.tier == 1 and cell.method is method] for method in FIRST[:2])
     runs = [*_tuning(info, of), *_defaults(ess, of), *_tuned(info, of), *_second_seeds(cells, main_arms(of.found), of)]
     for level in TIERS:
         group = [cell for cell in cells if cell.tier == level]
         first = of.found.first(len(of.seeds))  # what a further seed says must not take back that it was wanted
         close = {arm for pair in compared(first, level) if needs_seeds(first, *pair) for arm in pair}
-        runs += [*_tuning(group, of), *_tuned(group, of), *_defaults(group, of), *_second_seeds(cells, close, of)]
-    return list({run.name: run for run in runs}.values())  # each where it is named first
+        more = [*_tuning(group, of), *_tuned(group, of), *_defaults(group, of), *_second_seeds(cells, close, of)]
+        runs += [replace(run, asked=level <= tier) for run in more]
+    named: dict[str, Run] = {}
+    for run in runs:
+        named.setdefault(run.name, run)  # as it is named first
+    return list(named.values())
 
 
 def _tuning(cells: Iterable[Cell], of: Plan) -> Iterator[Run]:

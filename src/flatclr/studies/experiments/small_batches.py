@@ -38,8 +38,6 @@ def plan(of: Plan) -> list[Run]:
         return [ours, *(INFO_NCE.run(value, batch, seed, quick=of.quick) for batch, value in tuned.items())]
 
     runs += [run for seed in of.seeds for run in of_seed(seed)]
-    if len(of.seeds) == THIRD and all(run.name in of.found for run in runs) and is_close(of.found.first(THIRD)):
-        runs += of_seed(THIRD)
     for seed in of.seeds:
         runs += [FLAT_ESS.run(FLAT_ESS.default, HALVES[0], seed, quick=of.quick)]
         runs += [INFO_NCE.run(tuned[LARGE], HALVES[1], seed, quick=of.quick)] if LARGE in tuned else []
@@ -55,6 +53,9 @@ def plan(of: Plan) -> list[Run]:
             for target in (TARGETS[:2] if of.quick else TARGETS)
         ]
         runs += [] if of.quick else [method.run(value, b, seed, quick=False) for method, value, b in LATER]
+    # at the end: how far seeds lie apart is not known before, and what is known later would take the wish back
+    if len(of.seeds) == THIRD and all(run.name in of.found for run in runs) and is_close(of.found.first(THIRD)):
+        runs += of_seed(THIRD)
     return list({run.name: run for run in runs}.values())  # each where it is named first
 
 
@@ -135,8 +136,10 @@ def judge_smaller(found: Found) -> Verdict:
     ours, theirs = FLAT_ESS.arm(FLAT_ESS.default, HALVES[0]), tuned_arm(found, LARGE, HALVES[1])
     if theirs is None or not len(found.of(ours)) == len(found.of(theirs)) > 0:
         return Verdict(NOT_RUN, "Not all that it compares is there.")
-    score = less(found, ours, theirs, "knn")
-    return Verdict(above(score, -ROOM), f"{ours} less {theirs}: {score_text(score, 1)} points of kNN.", score, "points")
+    scores = {number: less(found, ours, theirs, number) for number in ("knn", "linear")}
+    shown = ", ".join(f"{score_text(score, 1)} points of {number}" for number, score in scores.items())
+    word = together([above(score, -ROOM) for score in scores.values()])
+    return Verdict(word, f"{ours} less {theirs}: {shown}.", scores["knn"], "points")
 
 
 def judge_target(found: Found) -> Verdict:
@@ -173,7 +176,9 @@ STUDY = Study(
         "learning rates by batch from held-out images with views of 32 pixels, the same for all objectives; InfoNCE's "
         f"temperature chosen by held-out kNN of runs of {TUNING_EPOCHS:g} epochs; at batch {HALVES[1]} it is that of "
         f"{LARGE}; {EPOCHS:g} epochs, since the paper says that models are alike before epoch 50. Intervals are of the "
-        "spread over seeds of all arms together; a third seed is added where one holds the threshold of the main claim."
+        "spread over seeds of all arms of one length together; a third seed is added where, all other runs made, one "
+        f"holds the threshold of the main claim. InfoNCE is not run at batch {HALVES[0]}, so that the claim of "
+        f"{HALVES[0]} and {HALVES[1]} does not ask whether there was a loss to win back."
     ),
     claims=(
         Claim(
@@ -187,7 +192,7 @@ STUDY = Study(
         Claim(
             f"{FLATNCE}, Fig. 3",
             "FlatCLR at batch 16 equals SimCLR at batch 128.",
-            "kNN of FlatNCE with ESS at 16 less InfoNCE at 128: lower end above -0.5 points",
+            "FlatNCE with ESS at 16 less InfoNCE at 128, by kNN and linear: lower end above -0.5 points",
             judge_smaller,
             lambda run: run.arm == FLAT_ESS.arm(FLAT_ESS.default, HALVES[0]),
         ),

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
 from flatclr.studies.accuracies import all_above, best_arm, has_stopped, percent
-from flatclr.studies.judging import Verdict, below, pooled_spread, score_text
+from flatclr.studies.judging import OPEN, Verdict, below, pooled_spread, score_text
 from flatclr.studies.literature import FLATNCE, THIS
 from flatclr.studies.methods import FLAT_ESS, FLAT_NCE, INFO_NCE, SIG_LIP, TUNING_EPOCHS, Method
 from flatclr.studies.study import FILLED_BY, Claim, Found, Plan, Row, Run, Study
@@ -107,10 +107,13 @@ def judge_range(found: Found) -> Verdict:
     """What the worst temperature costs, FlatNCE less InfoNCE, seed by seed and pooled."""
 
     def cost(method: Method) -> list[float]:
-        arms = tried(found, method, BATCHES[0]).values()
-        by_seed = zip(*(found.values(arm, "knn") for arm in arms if not has_stopped(found, arm)), strict=True)
+        by_seed = zip(*(found.values(arm, "knn") for arm in tried(found, method, BATCHES[0]).values()), strict=True)
         return [100 * (max(values) - min(values)) for values in by_seed]
 
+    arms = [arm for method in (FLAT_NCE, INFO_NCE) for arm in tried(found, method, BATCHES[0]).values()]
+    stopped = [arm for arm in arms if has_stopped(found, arm)]
+    if stopped:
+        return Verdict(OPEN, f"What the worst temperature costs has no number: {', '.join(stopped)} stopped.")
     flat, info = cost(FLAT_NCE), cost(INFO_NCE)
     score = pooled_spread([flat, info]).difference(flat, info)
     shown = f"from best to worst, FlatNCE {sum(flat) / len(flat):.1f} points, InfoNCE {sum(info) / len(info):.1f}"
@@ -130,6 +133,7 @@ STUDY = Study(
     changed=(
         f"CIFAR-10, a ResNet-18 and {SMALL_VIEWS_CHANGE}. "
         "The best temperature is chosen by the accuracy that it is judged by, which favours the fixed temperatures. "
+        f"Below a temperature of 0.1 SigLIP's bias starts at minus its largest score instead of -10. "
         "Intervals are of the spread over seeds of all arms together."
     ),
     claims=(
