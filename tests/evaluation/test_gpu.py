@@ -56,6 +56,15 @@ def test_streamed_images_train_the_classifier_of_resident_ones(monkeypatch: pyte
     assert_alike(tuned(ReadAnew(striped()), device=CUDA), resident)
 
 
+def test_the_convolutions_that_are_quickest_are_captured_too() -> None:
+    """As users have it: which ones these are is found by trying, before the capture."""
+    torch.use_deterministic_algorithms(False)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False):
+        classifier = flatclr.evaluation.finetune(small_encoder(), small_data(), device="cuda")
+        assert not torch.backends.cudnn.benchmark
+    assert classifier.accuracy.value > 0.9
+
+
 def test_a_classifier_that_was_captured_learns_and_is_read_as_it_was_written(tmp_path: Path) -> None:
     classifier = flatclr.evaluation.finetune(small_encoder(), small_data(), device="cuda")
     assert classifier.accuracy.value > 0.9
