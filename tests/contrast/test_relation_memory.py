@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import flatclr
 from flatclr.contrast import relation
-from flatclr.contrast.kernels import tiled_torch
+from flatclr.contrast.kernels import strips, tiled_torch
 from flatclr.contrast.route import LARGEST_DENSE
-from tests.support.memory import LargestTensor
+from tests.support.memory import LargestTensor, PeakMemory
 from tests.support.relation_harness import PAIRINGS
 
-N, D, EDGE = 256, 2, 64
+N, D, EDGE, STRIP = 256, 2, 64, 2**18
 LARGE = math.isqrt(LARGEST_DENSE) // 2 + 1  # samples whose two views are no longer one tile
 
 SAID: dict[str, dict[str, Any]] = {
@@ -40,6 +41,7 @@ SAID: dict[str, dict[str, Any]] = {
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_torch, "tile_edge", lambda device: EDGE)
     monkeypatch.setattr(relation, "ENTRIES_AT_ONCE", EDGE * EDGE)
+    monkeypatch.setattr(strips, "STRIP_BYTES", STRIP)
 
 
 def largest_of(views: int, samples: int = N, **options: Any) -> int:
@@ -54,8 +56,23 @@ def largest_of(views: int, samples: int = N, **options: Any) -> int:
 @pytest.mark.parametrize(
     ("said", "pairing"), [*((name, "one_way") for name in SAID), *(("everything", p) for p in PAIRINGS)]
 )
-def test_no_operation_makes_a_matrix_of_pairs(said: str, pairing: str) -> None:
-    assert largest_of(3, pairing=pairing, route="streamed", **SAID[said]) < N * N // 4
+@pytest.mark.parametrize("options", [{"route": "streamed"}, {"route": "strips", "backend": "torch"}], ids=str)
+def test_no_operation_makes_a_matrix_of_pairs(said: str, pairing: str, options: dict[str, Any]) -> None:
+    assert largest_of(3, pairing=pairing, **options, **SAID[said]) < N * N // 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("said", SAID)
+def test_all_that_is_made_of_a_strip_fits_its_budget(said: str, dtype: torch.dtype) -> None:
+    views = [torch.randn(N, D, dtype=dtype, requires_grad=True) for _ in range(2)]
+    given = {n: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in SAID[said].items()}
+    with PeakMemory() as peak:
+        stats = flatclr.contrast_stats(
+            *views, inverse_temperature=5.0, pairing="cross", route="strips", backend="torch", **given
+        )
+        stats.mean(stats.gap).backward()
+    of_rows = 500 * N  # bytes: embeddings, sums and gradients
+    assert STRIP // 2 < peak.bytes < STRIP + of_rows
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)

@@ -45,6 +45,8 @@ class Batch:
             refuse_transforms()
         if len(views) == 1 and isinstance(views[0], Tensor) and views[0].dim() == 3:
             views = _unstacked(views[0])
+        if compiling:  # no graph takes a tensor twice
+            views = tuple(_anew(z) if any(z is other for other in views[:v]) else z for v, z in enumerate(views))
         if given:
             given = without_nothing(given)
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
@@ -167,6 +169,10 @@ def _brought(given: Given) -> tuple[int, ...]:
     hard = given.get("hard_negatives")
     per_sample = hard.shape[1] if isinstance(hard, Tensor) and hard.dim() == 3 else 0
     return *(int(given.get(name) is not None) for name in GIVEN_NAMES), per_sample
+
+
+def _anew(z: Tensor) -> Tensor:
+    return z.view_as(z) if isinstance(z, Tensor) else z
 
 
 def _unstacked(views_Vnd: Tensor) -> tuple[Tensor, ...]:

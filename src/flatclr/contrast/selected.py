@@ -31,7 +31,7 @@ from flatclr.contrast.kernels.selected import (
 )
 from flatclr.contrast.known import Known
 from flatclr.contrast.numerics import by_row, keep_scale, kept_scale, no_autocast, products
-from flatclr.contrast.parts import Operands, Part, gradients_of_parts, parts_of
+from flatclr.contrast.parts import Operands, Part, added, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
 
@@ -130,6 +130,7 @@ class _Work:
     highest_cosine: Tensor | None
     squares: bool
     count: Tensor | None  # [A], of selected pairs; None: kernels are to count
+    by_label: _ByLabel | None  # the order that rows and anchors are in; None: as they came
 
     @property
     def kernels(self) -> Kernels:
@@ -160,7 +161,8 @@ class _Work:
 
 def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> PairSums:
     layout, known = batch.layout, batch.known
-    stack, shift, highest_cosine, by_label = torch.cat(batch.views), wanted.shift, wanted.highest_cosine, None
+    own_Vnd, stack = batch.own_Vnd, torch.cat([z.detach() for z in batch.views])
+    shift, highest_cosine, by_label = wanted.shift, wanted.highest_cosine, None
     count = _known_count(batch, wanted) if route == "strips" else None
     if known is not None and known.labels is not None and route == "strips" and layout.ranks.size == 1:
         by_label = _ByLabel.of(known, layout)
@@ -178,8 +180,11 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         highest_cosine,
         wanted.squares,
         count,
+        by_label,
     )
-    found = work.kernels.run(_SelectedPairs.apply, stack, stack, batch.queue, batch.given_queue, scale, shift, work)
+    # no graph takes a tensor twice
+    queues = batch.queue, None if batch.given_queue is batch.queue else batch.given_queue
+    found = work.kernels.run(_SelectedPairs.apply, stack, own_Vnd, stack, *queues, scale, shift, work)
     value, squares, count = found
     if by_label is not None:
         value, count = by_label.back(value), by_label.back(count)
@@ -262,9 +267,16 @@ class _Taken(torch.autograd.Function):
 
 
 class _SelectedPairs(torch.autograd.Function):
+    """Of rows as they came, whose gradient goes to the rows on the sphere that all parts of a loss share.
+
+    There it is added up and projected in accumulation precision: parts that all but cancel would lose what is left of
+    them if each were rounded to few bits.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
+        own_Vnd: Tensor,
         stack: Tensor,
         queue: Tensor | None,
         given_queue: Tensor | None,
@@ -275,9 +287,10 @@ class _SelectedPairs(torch.autograd.Function):
         """(value, log-sum-exp of twice the scores or the sum of slopes, count) of all ranks' anchors."""
         layout, kernels = work.layout, work.kernels
         groups, own = len(layout.groups), layout.own_samples
-        unit, inverse_norms, rows = kernels.stacked(stack, normalize=work.normalize)
+        unit, _, rows = kernels.stacked(stack, normalize=work.normalize)
+        given_queue = queue if given_queue is None else given_queue
         operands = Operands.of(kernels, rows, Embeddings.of(given_queue, queue, normalized=work.normalize), layout)
-        _, _, _, needs_scale, needs_shift, _ = ctx.needs_input_grad
+        needs_scale, needs_shift = ctx.needs_input_grad[4:6]
         sums = _start(work, unit, scale, shift, with_moment=needs_scale, with_slopes=needs_shift)
         for part in work.parts(operands, scale):
             if part.row_anchors is not None:
@@ -295,7 +308,6 @@ class _SelectedPairs(torch.autograd.Function):
         kept_value = value.masked_fill(count == 0, 0.0) if work.phi is None else shift
         ctx.save_for_backward(
             unit,
-            inverse_norms,
             *operands.tensors(),
             kept_value,
             other,
@@ -303,7 +315,7 @@ class _SelectedPairs(torch.autograd.Function):
             moments[0] if moments else None,
             *keep_scale(ctx, scale),
         )
-        ctx.work, ctx.embedding_type = work, stack.dtype
+        ctx.work, ctx.own_shape = work, own_Vnd.shape
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(other, count)
         return value, other, count
@@ -312,17 +324,17 @@ class _SelectedPairs(torch.autograd.Function):
     def backward(ctx: Any, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         if g_value is None:
-            return None, None, None, None, None, None
+            return None, None, None, None, None, None, None
         with no_autocast(ctx.saved_tensors[0]):
             return _SelectedPairs._gradients(ctx, g_value)
 
     @staticmethod
     def _gradients(ctx: Any, g_value: Tensor) -> tuple[Tensor | None, ...]:
-        unit, inverse_norms, *embeddings, value, slopes, count, moment = ctx.saved_tensors[:12]
-        operands, kept = Operands.of_tensors(embeddings), ctx.saved_tensors[12:]
+        unit, *embeddings, value, slopes, count, moment = ctx.saved_tensors[:11]
+        operands, kept = Operands.of_tensors(embeddings), ctx.saved_tensors[11:]
         scale, work = kept_scale(ctx, kept), ctx.work
         layout: Layout = work.layout
-        needs_stack, needs_queue, _, needs_scale, needs_shift, _ = ctx.needs_input_grad
+        needs_rows, _, needs_queue, _, needs_scale, needs_shift, _ = ctx.needs_input_grad
         g_value = g_value.masked_fill(count == 0, 0.0)  # also where NaN stands for what is not there
         d_shift = -g_value * slopes if needs_shift else None
         if layout.ranks.size > 1 and not work.shared_loss:
@@ -339,15 +351,17 @@ class _SelectedPairs(torch.autograd.Function):
             lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
             SelectedSide(layout.own(value), layout.own(g_value), work.own_lens(scale)),
             SelectedSide(value, g_value, work.lens(scale)),
-            [needs_stack] * layout.views,
+            [needs_rows] * layout.views,
             needs_queue,
         )
-        # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
-        factor = float(layout.ranks.size)
-        d_stack = work.kernels.stack_gradient(d_unit, unit, inverse_norms, factor, ctx.embedding_type)
-        if d_queue is not None and layout.ranks.size > 1:
-            d_queue.mul_(layout.ranks.size)
-        return d_stack, d_queue, None, d_scale, d_shift, None
+        d_own = None if d_unit is None else added(d_unit)
+        for gradient in (d_own, d_queue):
+            if gradient is not None and layout.ranks.size > 1:
+                # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
+                gradient.mul_(layout.ranks.size)
+        if d_own is not None:
+            d_own = (d_own if work.by_label is None else work.by_label.back(d_own)).view(ctx.own_shape)
+        return d_own, None, d_queue, None, d_scale, d_shift, None
 
 
 def _start(

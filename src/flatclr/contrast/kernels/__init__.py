@@ -80,11 +80,6 @@ class Kernels(Protocol):
     def stacked(self, stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, Rows]:
         """(rows [R, d] summed in, on the sphere if asked; inverse norms [R, 1]; the rows as products take them)"""
 
-    def stack_gradient(
-        self, d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
-    ) -> Tensor:
-        """factor times the gradient of rows as they came; may overwrite that of the rows on the sphere."""
-
     def reduce_block(self, block: Block, rows: AnySums, columns: AnySums | None = None) -> None:
         """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
 

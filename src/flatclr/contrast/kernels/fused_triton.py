@@ -308,16 +308,6 @@ def stacked(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None, R
     return found.rows, found.inverse_norms, found.operand
 
 
-def stack_gradient(
-    d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
-) -> Tensor:
-    """factor times the gradient of rows as they came, from that of the rows on the sphere."""
-    if unit.shape[0] % 2:
-        return tiled_torch.stack_gradient(d_unit, unit, inverse_norms, factor, dtype)
-    halves = views_gradient(d_unit, None, unit, inverse_norms, 1.0, views=2, sign=1.0, factor=factor, dtype=dtype)
-    return torch.cat(halves)
-
-
 def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
     """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
     if isinstance(sums, PhiSums):

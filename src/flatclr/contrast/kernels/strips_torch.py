@@ -12,6 +12,12 @@ from torch import Tensor
 
 from flatclr.contrast.kernels import tiled_torch
 from flatclr.contrast.kernels.reductions import Block, Embeddings, MeanPhi, Ready, Reduction, Rows, SideT, SumsT, Tile
+from flatclr.contrast.kernels.selected import (
+    SelectedLogSumExp,
+    SelectedLogSumExpSums,
+    SelectedPhi,
+    SelectedPhiSums,
+)
 from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
 from flatclr.contrast.kernels.tiled_torch import (
     finish,
@@ -20,7 +26,6 @@ from flatclr.contrast.kernels.tiled_torch import (
     require_known,
     require_usable,
     run,
-    stack_gradient,
     try_launch,
     views_gradient,
 )
@@ -38,13 +43,13 @@ __all__ = [
     "require_known",
     "require_usable",
     "run",
-    "stack_gradient",
     "stacked",
     "try_launch",
     "views_gradient",
 ]
 
-BYTES_PER_PAIR = 16  # scores, weights and what is made of them on the way
+NUMBERS_PER_PAIR = 4  # scores, weights and what is made of them on the way
+NUMBERS_PER_SELECTED_PAIR = 9  # and which pairs are meant
 
 
 def operand(embeddings: Embeddings, dtype: torch.dtype) -> Rows:
@@ -79,7 +84,7 @@ def ready(
 def reduce_block(block: Block, rows: SumsT, columns: SumsT | None = None) -> None:
     """Add every score of the block to the sums of the anchors in its rows and, where given, in its columns."""
     others = None if block.symmetric else columns  # rows of a symmetric block have seen everything
-    for strip in _strips(block):
+    for strip in _strips(block, selects=isinstance(rows, SelectedLogSumExpSums | SelectedPhiSums)):
         rows.part(strip).add_tile(_scores(block, strip), _tile(block, strip), others)
 
 
@@ -106,13 +111,16 @@ def block_gradients(
         weights = reduction.pair_weights(_scores(block, strip), _tile(block, strip), own, columns)
         return _with_factors(weights, block, strip).to(dtype)
 
+    strips = _strips(block, selects=isinstance(reduction, SelectedLogSumExp | SelectedPhi))
     return gradients_from_weights(
-        block, _strips(block), weigh, block.scale * unit, need_rows=need_rows, need_columns=need_columns
+        block, strips, weigh, block.scale * unit, need_rows=need_rows, need_columns=need_columns
     )
 
 
-def _strips(block: Block) -> list[slice]:
-    return strips_of(len(block.rows_Rd), len(block.columns_Cd), BYTES_PER_PAIR)
+def _strips(block: Block, *, selects: bool) -> list[slice]:
+    numbers = NUMBERS_PER_SELECTED_PAIR if selects else NUMBERS_PER_PAIR
+    itemsize = max(4, block.rows_Rd.dtype.itemsize)  # scores are added up in float32 at least
+    return strips_of(len(block.rows_Rd), len(block.columns_Cd), numbers * itemsize)
 
 
 def _scores(block: Block, strip: slice) -> Tensor:

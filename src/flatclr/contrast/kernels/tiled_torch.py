@@ -95,14 +95,6 @@ def on_sphere(stack: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor | None]
     return to_sphere(stack) if normalize else (stack, None)
 
 
-def stack_gradient(
-    d_unit: Tensor | None, unit: Tensor, inverse_norms: Tensor | None, factor: float, dtype: torch.dtype
-) -> Tensor:
-    """factor times the gradient of rows as they came, from that of the rows on the sphere, which is overwritten."""
-    (d_stack,) = views_gradient(d_unit, None, unit, inverse_norms, 1.0, views=1, sign=1.0, factor=factor, dtype=dtype)
-    return d_stack
-
-
 def finish(sums: PlainSums, positive: Tensor, negatives: int) -> list[Tensor]:
     """[value] and, of a log-sum-exp, [its gap to the positive, ess]; with a moment, [scale * d value / d scale]"""
     value, *others = sums.finish(negatives)
