@@ -9,17 +9,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flatclr import studies
 from flatclr.cli.main import main
 from flatclr.studies import Run, execution
 from flatclr.training.stopping import StopRequest
+from tests.support import toy_study
 
-TOY = "tests.support.toy_study"
+TOY = toy_study.__name__
 START = f"from flatclr import studies; studies.STUDIES['toy'] = '{TOY}'; from flatclr.cli.main import main; main()"
 RUNS = 7  # two arms of three seeds, and one that follows from them
 
@@ -109,33 +113,45 @@ def test_a_killed_study_goes_on_where_it_was(jobs: int, tmp_path: Path) -> None:
     assert numbers(tmp_path) == numbers(whole)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_signal_ends_a_study_with_its_page_and_leaves_no_process(jobs: int, tmp_path: Path) -> None:
-    """Its runs, which sleep for a minute and have nothing to save, do not keep it waiting."""
+@contextmanager
+def started(home: Path, jobs: int) -> Iterator[subprocess.Popen[str]]:
+    """The command at work at so many runs, which sleep for a minute and have nothing to save."""
     root = Path(__file__).parents[2]
-    command = [
-        *(sys.executable, "-c", START, "study", "toy", "--device", "cpu"),
-        *("--out", str(tmp_path), "--jobs", str(jobs)),
-    ]
+    command = [sys.executable, "-c", START, "study", "toy", "--device", "cpu", "--out", str(home), "--jobs", str(jobs)]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1", "TOY_SECONDS": "60"}
     process = subprocess.Popen(
         command, env=environment, cwd=root, start_new_session=True, stderr=subprocess.PIPE, text=True
     )
     try:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "toy" / "calls.txt").exists() or sum(calls(tmp_path).values()) < jobs:
+        while not (home / "toy" / "calls.txt").exists() or sum(calls(home).values()) < jobs:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_study_that_is_killed_alone_leaves_no_process(tmp_path: Path) -> None:
+    with started(tmp_path, 2) as process:
+        process.kill()
+        process.communicate(timeout=20)  # ends when the last process does that can still write there
+    assert sum(calls(tmp_path).values()) == 2
+    assert kept(tmp_path) == {}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_signal_ends_a_study_with_its_page_and_leaves_no_process(jobs: int, tmp_path: Path) -> None:
+    """Its runs do not keep it waiting."""
+    with started(tmp_path, jobs) as process:
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=40)[1]  # also ends when the last process does that can still write there
         assert process.returncode == 75
         assert said.splitlines()[-1] == "flatclr: stopped by SIGTERM, 0 of 6 runs are kept; the same command goes on."
         assert "0 of 6 runs are there" in (tmp_path / "toy" / "README.md").read_text()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.parametrize("asked", ["code", "the terminal"])
@@ -225,7 +241,23 @@ def test_jobs_that_would_take_turns_are_told(
 
 
 def test_quick_says_that_it_judges_nothing(tmp_path: Path) -> None:
-    assert "say nothing of the claims" in studies.run("toy", out=tmp_path, device="cpu", quick=True).page.read_text()
+    for _ in range(2):
+        result = studies.run("toy", out=tmp_path, device="cpu", quick=True)
+        assert "say nothing of the claims" in result.page.read_text()
+        assert result.verdicts[1].word == "held"
+    overview = result.overview.read_text()
+    assert " held" not in overview.splitlines()[2]
+    with pytest.raises(ValueError, match=r"must be a folder of its own for a whole study, got .* a smoke test"):
+        studies.run("toy", out=tmp_path, device="cpu")
+
+
+def test_a_smoke_test_leaves_the_page_of_shared_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(studies.STUDIES, "sharing", "tests.support.sharing_study")
+    page = studies.run("sharing", out=tmp_path, device="cpu").page
+    before = page.read_text()
+    with pytest.raises(ValueError, match=r"smoke test \(--quick\), got .* where sharing is a whole study"):
+        studies.run("sharing", out=tmp_path, device="cpu", quick=True)
+    assert page.read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -239,8 +271,16 @@ def test_quick_says_that_it_judges_nothing(tmp_path: Path) -> None:
         (["toy", "--set", "a=1"], "toy must be run without options, got 'a'"),
         (["cost", "--set", "dollars_per_hour"], "--set must be NAME=VALUE"),
         (["cost", "--set", "dollars_per_hour=much"], "dollars_per_hour must be a number, got 'much'"),
+        (["cost", "--set", "dollars_per_hour=0"], "dollars_per_hour must be a finite number > 0, got 0"),
+        (["cost", "--set", "dollars_per_hour=inf"], "dollars_per_hour must be a finite number > 0, got inf"),
+        (["small-batches"], "cifar10 must stand in a data folder"),
+        (["flo-attempts", "--set", "data=nosuch"], "data must be an existing path"),
+        (["imagenet-style", "--set", "data=images.npz", "--set", "transfer_data=nosuch"], "got 'nosuch'"),
         (["toy", "--out", "file"], "out must be a folder, got the file file"),
-        (["toy", "--quick", "--out", "full"], "must hold the planned run, got one with quick False instead of True"),
+        (
+            ["toy", "--quick", "--out", "full"],
+            "must be a folder of its own for a smoke test (--quick), got full, where toy is",
+        ),
         (["toy", "--out", "torn"], "must hold a finished run, got"),
     ],
 )
@@ -252,7 +292,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLATCLR_DATA", raising=False)
     (tmp_path / "file").touch()
+    np.savez(tmp_path / "images.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4) % 2)
     studies.run("toy", out="full", device="cpu", seeds=1)
     torn = tmp_path / "torn" / "toy" / "runs"
     torn.mkdir(parents=True)
@@ -265,6 +307,41 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert (ended.value.code, len(lines)) == (2, 1), lines
     assert message in lines[0]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_runs_that_are_kept_need_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "images.npz"
+    np.savez(data, images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4) % 2)
+    runs = [Run("one", 0, toy_study.measure, {"level": 1.0, "data": str(data)})]
+    monkeypatch.setattr(toy_study, "STUDY", replace(toy_study.STUDY, plan=lambda of: runs, claims=()))
+    assert studies.run("toy", out=tmp_path, device="cpu").complete
+    data.unlink()
+    assert studies.run("toy", out=tmp_path, device="cpu").complete
+    runs.append(Run("two", 0, toy_study.measure, runs[0].settings))
+    with pytest.raises(FileNotFoundError, match="data must be an existing path"):
+        studies.run("toy", out=tmp_path, device="cpu")
+    assert len(studies.run("toy", out=tmp_path, device="cpu", minutes=1e-9).found) == 1  # none is begun: its page alone
+
+
+def test_every_price_has_a_run(tmp_path: Path) -> None:
+    for price in (2, 3.5, 0.001, 2.0):
+        result = studies.run("cost", out=tmp_path, device="cpu", options={"dollars_per_hour": price})
+        assert result.complete
+        assert result.found.arms == ["bill" if price == 3.5 else f"bill at ${float(price)} an hour"]
+        assert f"at ${price:g} an hour" in result.table[0]["evidence"]
+    assert len(list((tmp_path / "cost" / "runs").iterdir())) == 3
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_study_whose_bar_cannot_be_seen_tells_its_runs(
+    quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["flatclr", "study", "toy", "--out", str(tmp_path), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*command, *(["-q"] if quiet else [])])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert ("one-s0: 0 s, 1 of 6 runs" in said, said == "") == (not quiet, quiet)
 
 
 def test_the_list_names_every_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

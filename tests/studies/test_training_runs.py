@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from flatclr.runs import RunDirectory
-from flatclr.studies import Job
+from flatclr.studies import Found, Job, Plan
 from flatclr.studies import training_runs as module
 from flatclr.studies.execution import UNFINISHED, Site, make
+from flatclr.studies.experiments import gradient_noise
 from flatclr.studies.training_runs import (
     ACCURACIES,
     QUICK_IMAGES,
@@ -52,6 +53,28 @@ def test_curves_are_those_of_the_metrics(tmp_path: Path) -> None:
     assert numbers["log"][-1]["ess_with_positive"] == rows[-2]["ess_with_positive"]
     assert numbers["evaluations"][-1]["knn"] == [row for row in rows if row["kind"] == "evaluation"][-1]["knn"]
     assert 0 <= numbers["knn"] <= 1
+
+
+def test_a_run_of_a_study_says_nothing_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The study tells which runs have ended; lines of several at once would be mixed."""
+    measure(Job(quick_run().settings, 0, "cpu", tmp_path))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_run_of_gradient_noise_says_nothing_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = gradient_noise.train
+
+    def only_trained(*args: object, **options: object) -> None:
+        train(*args, **options)  # type: ignore[arg-type]
+        raise DivergedError("enough for a test")
+
+    monkeypatch.setattr(gradient_noise, "train", only_trained)
+    (run,) = gradient_noise.plan(Plan(range(1), True, Found(), {}))
+    with pytest.raises(DivergedError):
+        run.measure(Job(run.settings, 0, "cpu", tmp_path))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_held_out_images_are_training_images_that_are_not_trained_on() -> None:

@@ -53,11 +53,16 @@ class RunsDisplay:
             self.bar.start()
             self.shown = True
         self.bar.update(self.task, completed=progress.done, total=progress.total)
-        if progress.ended is not None and progress.ended.problem:
-            run, problem = progress.ended.run, progress.ended.problem
+        if progress.ended is None:
+            return
+        run, problem = progress.ended.run, progress.ended.problem
+        if problem:
             first = self.told.setdefault(problem, run)
             told = problem if first == run else f"as {first}"
             self.bar.console.print(f"{run}: {told}", style="yellow", markup=False)
+        elif not (self.bar.disable or self.bar.console.is_terminal):  # where a bar is shown at the end only
+            line = f"{run}: {progress.ended.seconds:.0f} s, {progress.done} of {progress.total} runs"
+            self.bar.console.print(line, markup=False, highlight=False)
 
 
 def why(stop: StopRequest) -> str:

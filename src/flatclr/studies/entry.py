@@ -15,8 +15,9 @@ from flatclr.studies.execution import Ended, Site, execute, threads_for
 from flatclr.studies.experiments import STUDIES, load_study
 from flatclr.studies.judging import Verdict
 from flatclr.studies.keeping import find
-from flatclr.studies.pages import COMMAND, PAGE, judge, write_overview, write_page
+from flatclr.studies.pages import COMMAND, PAGE, judge, require_same_size, write_overview, write_page
 from flatclr.studies.study import Found, Plan, Row, Run, Study
+from flatclr.studies.training_runs import require_data
 from flatclr.training.stopping import StopRequest
 
 HOME, QUICK_HOME = Path("runs/studies"), Path("runs/studies-quick")
@@ -111,7 +112,9 @@ def run(
         Table, verdicts, figures and numbers.
 
     Raises:
-        ValueError: for an unknown name, a number out of range, or a folder that holds other runs under these names.
+        ValueError: for an unknown name, a number out of range, data that cannot be read, or a folder that holds other
+            runs under these names.
+        FileNotFoundError: for data that is not there.
 
     >>> from tempfile import TemporaryDirectory
     >>> folder = TemporaryDirectory()
@@ -130,16 +133,17 @@ def run(
     home = (require_place(out) if out is not None else QUICK_HOME if quick else HOME) / study.name
     if home.parent.exists() and not home.parent.is_dir():
         raise ValueError(f"out must be a folder, got the file {home.parent}; name another.")
+    require_same_size(home, quick=quick)
     deadline = None if minutes is None else time.time() + 60 * minutes
     sized = Size(
         range((1 if quick else study.seeds) if seeds is None else seeds), quick, _options(study, options or {})
     )
     environment = {**machine(), "device": chosen, "jobs": jobs}
-    home.mkdir(parents=True, exist_ok=True)  # before any work: a place that cannot be is said at once
     site = Site(home, chosen, threads_for(jobs), deadline, environment)
     planned, found, failed = _made(study, site, sized, jobs=jobs, tell=progress or _nobody, stop=stop or StopRequest())
     verdicts = judge(study, planned, found)
-    figures = write_page(study, home, planned, found, verdicts, command=_command(study, sized, out))
+    command = _command(study, sized, out)
+    figures = write_page(study, home, planned, found, verdicts, command=command, quick=quick)
     overview = write_overview(home.parent, [load_study(other) for other in STUDIES])
     table = study.table(found) if len(found) else []
     return StudyResult(study, table, verdicts, figures, home / PAGE, overview, found, len(planned), failed)
@@ -152,6 +156,9 @@ def _made(
     failed: dict[str, str] = {}
     begun: set[str] = set()
     planned, found = _planned(study, site, size)
+    if not site.late:  # else none is begun, and the page is of what there is
+        require_data([run for run in planned if run.name not in found])
+    site.home.mkdir(parents=True, exist_ok=True)  # before any work: a place that cannot be is said at once
     tell(Progress(len(found), len(planned)))
 
     def next_run() -> Run | None:

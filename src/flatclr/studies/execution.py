@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -26,6 +28,7 @@ NextRun = Callable[[], Run | None]  # the run to make next; None: none is known 
 UNFINISHED = "unfinished"  # the folder of what runs need to go on after a kill
 LATE = "the time that was given"
 LOOK_S = 0.2  # how often a wish to stop is looked for while others work
+ORPHAN_S = 60.0  # for a run to save where it is, once the process that would have kept its numbers is gone
 
 
 @dataclass(frozen=True)
@@ -171,12 +174,23 @@ class _Worker:
 
 
 def _work(pipe: Connection[Ended, Run], site: Site) -> None:
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             run, stop = pipe.recv(), StopRequest()
             with stop.on_signals():
                 ended = make(run, site, stop)
             pipe.send(ended)
+
+
+def _stop_with_parent() -> None:
+    """A parent that was killed cannot ask its processes to stop, so that each asks itself as it would have."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # a signal, since only these interrupt what has nothing to save
+    time.sleep(ORPHAN_S)
+    os._exit(1)  # this run cannot be asked
 
 
 @contextmanager

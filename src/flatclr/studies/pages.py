@@ -30,14 +30,21 @@ def _judge(claim: Claim, needed: Sequence[Run], found: Found) -> Verdict:
 
 
 def write_page(
-    study: Study, home: Path, planned: Sequence[Run], found: Found, verdicts: Sequence[Verdict], *, command: str
+    study: Study,
+    home: Path,
+    planned: Sequence[Run],
+    found: Found,
+    verdicts: Sequence[Verdict],
+    *,
+    command: str,
+    quick: bool,
 ) -> dict[str, Path]:
     """The page, its figures and what machines read; returns where the figures are by name."""
     with figure_style():
         drawn = {name: figure_bytes(figure) for name, figure in (study.draw(found) if len(found) else {}).items()}
     paths = {name: home / f"{name}.png" for name in drawn}
     text = _page(study, planned, found, verdicts, list(drawn), command)
-    result = json_ready(result_of(study, planned, found, verdicts))
+    result = json_ready(result_of(study, planned, found, verdicts, quick=quick))
     home.mkdir(parents=True, exist_ok=True)
     replace_files(
         {
@@ -49,10 +56,13 @@ def write_page(
     return paths
 
 
-def result_of(study: Study, planned: Sequence[Run], found: Found, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def result_of(
+    study: Study, planned: Sequence[Run], found: Found, verdicts: Sequence[Verdict], *, quick: bool
+) -> dict[str, Any]:
     """Table and verdicts as plain values."""
     return {
         "study": study.name,
+        "quick": quick,
         "runs": len(found),
         "planned": len(planned),
         "table": [dict(row) for row in (study.table(found) if len(found) else [])],
@@ -126,6 +136,8 @@ def _judged_in(home: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     content = parse_json(path.read_bytes())
+    if content.get("quick", False):  # a smoke test says nothing of the claims
+        return {row["claim"]: {**row, "verdict": NOT_RUN} for row in content["claims"]}
     return {row["claim"]: row for row in content["claims"]}
 
 
@@ -179,6 +191,22 @@ def _into_this_page(row: Row, command: str) -> Row:
     """An empty cell whose command fills this page, and no other one."""
     _, there, folder = command.partition(" --out ")
     return {**row, FILLED_BY: f"{row[FILLED_BY].rstrip('`')} --out {folder}`"} if there else row
+
+
+def require_same_size(home: Path, *, quick: bool) -> None:
+    """Refuse a smoke test where the page of a whole study is, and the other way round: it would be overwritten."""
+    path = home / RESULT
+    if not path.exists():
+        return
+    content = parse_json(path.read_bytes())
+    if not content["runs"]:  # says nothing yet
+        return
+    kinds = {True: "a smoke test (--quick)", False: "a whole study"}
+    if content.get("quick", False) != quick:
+        raise ValueError(
+            f"out must be a folder of its own for {kinds[quick]}, got {home.parent}, where {home.name} is "
+            f"{kinds[not quick]}; name another --out."
+        )
 
 
 def _quick_note(found: Found) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flatclr.data import DATASETS, Dataset, ResidentImages, open_dataset, seeded_generator
+from flatclr.data.digits import DIGITS
 from flatclr.data.opening.known import data_folders
 from flatclr.evaluation.evaluator import evaluate
 from flatclr.evaluation.finetune import OWN
@@ -121,7 +122,7 @@ def measure(job: Job) -> Numbers:
     data = data_of(settings)
     config = config_of(job).changed(data=None if data is not None else located(settings["data"]))
     try:
-        train(config, data=data, auto_resume=True, stop=job.stop)
+        train(config, data=data, auto_resume=True, stop=job.stop, progress=False)
     except DivergedError as error:
         return {**curves(folder, config), "stopped": str(error), **dict.fromkeys(settings["protocols"], math.nan)}
     return {**curves(folder, config), **accuracies(job, folder, data)}
@@ -207,6 +208,22 @@ def data_of(settings: Mapping[str, Any]) -> Dataset | None:
 @lru_cache(maxsize=1)  # a process makes one run after another
 def _opened(name: str, places: tuple[Path, ...]) -> Dataset:
     return open_dataset(None if name == EMBEDDED else located(name), download=False)
+
+
+def require_data(runs: Sequence[Run]) -> None:
+    """Refuse, once and before any of these runs, what each would refuse: data that is not there or cannot be read.
+
+    Raises:
+        FileNotFoundError: there is nothing of this name.
+        ValueError: what is there cannot be read.
+    """
+    trained_on, elsewhere = ({run.settings.get(name): None for run in runs} for name in ("data", "transfer"))
+    for name in trained_on:
+        if name not in (None, EMBEDDED):
+            open_dataset(located(name), download=False)
+    for name in elsewhere:
+        if name not in (None, DIGITS):
+            open_dataset(located(name))  # as the evaluation does
 
 
 def located(name: str) -> str:

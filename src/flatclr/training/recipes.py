@@ -37,7 +37,7 @@ def cifar10_fast() -> TrainConfig:
     return replace(
         small_images(),
         data="cifar10",
-        epochs=220.0,
+        epochs=215.0,
         log_every=195,
         eval_every=8190,
         eval_start=False,

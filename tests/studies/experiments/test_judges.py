@@ -378,3 +378,46 @@ def test_an_interval_is_of_the_spread_of_arms_that_are_alike(other: list[Kept]) 
     wider = less(Found([*alike, *of_arm("c", 0.7, 0.8)]), "a", "b", "knn")
     assert wider.low < without.low
     assert less(Found([*alike, *of_arm("c", 0.7, 0.8)]), "a", "b", "knn", apart=["c"]) == without
+
+
+def courses(info: tuple[float, float], flat: tuple[float, float]) -> Found:
+    """Of ess-evolution: kept runs that go from one ESS to another, two seeds of each at two batch sizes."""
+    study = load_study("ess-evolution")
+    runs = [
+        {"arm": arm, "batch": batch, "seed": seed, "log": [{"step": n, "epoch": 20 * n, "ess": e + NOISE[seed]} for n, e in enumerate(ends)]}
+        for arm, ends in (("InfoNCE", info), ("FlatNCE", flat))
+        for batch in (32, 256)
+        for seed in (0, 1)
+    ]  # fmt: skip
+    log = [{"step": n, "epoch": n, "ess": 0.2 - 0.1 * n, "ess_with_positive": 0.2 - 0.1 * n} for n in (0, 1)]
+    return finished(study, lambda run: {"runs": runs} if run.arm == "kept runs" else {"log": log, "knn": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("info", "flat", "expected"),
+    [
+        ((0.1, 0.12), (0.1, 0.23), [HELD, HELD]),
+        ((0.1, 0.12), (0.2, 0.08), [FAILED, FAILED]),
+        ((0.1, 0.1), (0.1, 0.1005), [OPEN, OPEN]),
+    ],
+)
+def test_ess_evolution_is_judged_by_kept_runs(
+    info: tuple[float, float], flat: tuple[float, float], expected: list[str]
+) -> None:
+    own, *others = verdicts(load_study("ess-evolution"), courses(info, flat))
+    assert own.word == OPEN
+    assert [verdict.word for verdict in others] == expected
+
+
+def test_the_kept_runs_of_ess_evolution_are_long_ones_at_the_temperature_of_the_claims() -> None:
+    from pathlib import Path
+
+    from flatclr.studies import Job
+    from flatclr.studies.experiments.ess_evolution import measure_kept
+
+    kept = Path(__file__).parents[3] / "results" / "cifar10" / "runs"
+    found = measure_kept(Job({"kept": str(kept)}, 0, "cpu", Path()))["runs"]
+    assert sorted((run["arm"], run["batch"], run["seed"]) for run in found) == [
+        (arm, batch, seed) for arm in ("FlatNCE", "InfoNCE") for batch in (32, 256) for seed in (0, 1)
+    ]
+    assert {run["log"][-1]["epoch"] for run in found} == {20.0}

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from flatclr.checks import require_number
 from flatclr.plots import COLOURS, new_figure
 from flatclr.studies.judging import OPEN, Verdict
 from flatclr.studies.literature import FLATNCE
-from flatclr.studies.study import Claim, Found, Job, Numbers, Plan, Row, Run, Study
+from flatclr.studies.study import Claim, Found, Job, Kept, Numbers, Plan, Row, Run, Study
 
+OPTION, PRICE = "dollars_per_hour", 3.5  # of an H200
 PUBLISHED = {"MoCo": 23_000.0, "SimCLR": 1_720.0, "CLIP": 634_000.0}  # dollars
 
 
@@ -33,17 +35,25 @@ OURS = (
 
 
 def measure(job: Job) -> Numbers:
-    price = job.settings["dollars_per_hour"]
+    price = job.settings[OPTION]
     return {"dollars": {one.what: one.minutes / 60 * price for one in OURS}}
 
 
 def plan(of: Plan) -> list[Run]:
-    return [Run("bill", 0, measure, {"dollars_per_hour": of.options["dollars_per_hour"], "quick": of.quick})]
+    price = of.options[OPTION]
+    require_number(OPTION, price, above=0, advice=f"say {OPTION}={PRICE}.")
+    arm = "bill" if price == PRICE else f"bill at ${float(price)} an hour"  # so that every price has a run
+    return [Run(arm, 0, measure, {OPTION: price, "quick": of.quick})]
+
+
+def bill(found: Found) -> Kept:
+    """The only run: that of the price."""
+    return next(iter(found))
 
 
 def table(found: Found) -> list[Row]:
-    kept = found.one("bill")
-    price = kept.settings["dollars_per_hour"]
+    kept = bill(found)
+    price = kept.settings[OPTION]
     ours = [
         {
             "pre-training": one.what,
@@ -62,7 +72,7 @@ def table(found: Found) -> list[Row]:
 
 
 def draw(found: Found) -> dict[str, Figure]:
-    bills = {**found.one("bill").numbers["dollars"], **PUBLISHED}
+    bills = {**bill(found).numbers["dollars"], **PUBLISHED}
     figure = new_figure(6.4, 2.6)
     axes = figure.subplots()
     axes.barh(list(bills), list(bills.values()), color=[COLOURS[name in PUBLISHED] for name in bills])
@@ -73,7 +83,7 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def judge(found: Found) -> Verdict:
-    dearest = max(found.one("bill").numbers["dollars"].values())
+    dearest = max(bill(found).numbers["dollars"].values())
     return Verdict(
         OPEN,
         f"Arithmetic only: a run of {max(one.minutes for one in OURS):g} minutes costs ${dearest:.2f}, of CIFAR-10 and "
@@ -100,5 +110,5 @@ STUDY = Study(
     draw=draw,
     seeds=1,
     budget="no time",
-    options={"dollars_per_hour": 3.5},
+    options={OPTION: PRICE},
 )

@@ -32,7 +32,7 @@ CHECKPOINTS = 3
 def measure(job: Job) -> Numbers:
     """Train with kept checkpoints, then compare the two gradients on the same batches at each of them."""
     config, data = config_of(job), data_of(job.settings)
-    train(config, data=data, auto_resume=True, stop=job.stop)
+    train(config, data=data, auto_resume=True, stop=job.stop, progress=False)
     assert config.out is not None
     rows, nearer = [], []
     cells = len(job.settings["at"]) * len(job.settings["precisions"])
