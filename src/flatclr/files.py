@@ -123,6 +123,19 @@ def json_ready(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def json_read(value: Any) -> Any:
+    """The same with numbers for the text that `json_ready` gives those that are not finite.
+
+    >>> json_read({"loss": "nan", "kind": "log", "range": [0.5, "inf"]})
+    {'loss': nan, 'kind': 'log', 'range': [0.5, inf]}
+    """
+    if isinstance(value, dict):
+        return {name: json_read(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [json_read(part) for part in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file that is appended to, none if there is no file; others than objects are passed over."""
     rows = []

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import flatclr
 from flatclr.objectives import OBJECTIVES
+from flatclr.runs import ASKED, CHECKPOINTS, CONFIG, RunDirectory
 from flatclr.training.build import build
 from flatclr.training.build_objective import build_objective
 from flatclr.training.config import TrainConfig
+from flatclr.training.recipes import RECIPES
 from flatclr.training.step import StepResult
+from flatclr.training.trainer import train
 from tests.support.training import paired_npz
 from tests.support.training_worker import config
 
@@ -110,3 +115,55 @@ def test_an_ess_target_with_a_critic_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ess_target must be left out with a critic, got 0\.5"):
         build_objective(replace(bilinear, ess_target=0.5))
     assert isinstance(build_objective(bilinear), flatclr.InfoNCE)  # the default is no wish
+
+
+WITHOUT_CONTROL: dict[str, dict[str, Any]] = {
+    **{
+        name: {"objective": name}
+        for name, kind in OBJECTIVES.items()
+        if kind.traits.temperature is None or not kind.traits.accepts_control
+    },
+    "supervised": {"objective": "supervised"},
+    "fmicl raw_cosine": {"objective": "fmicl", "objective_options": {"divergence": "js", "kernel": "raw_cosine"}},
+}
+
+
+@pytest.mark.parametrize("settings", WITHOUT_CONTROL.values(), ids=WITHOUT_CONTROL)
+def test_an_ess_target_is_refused_where_the_objective_has_no_use_for_it(settings: dict[str, Any]) -> None:
+    name = settings["objective"]
+    for make in RECIPES.values():
+        for target in (0.2, TrainConfig.ess_target, [[0, 0.5], [20, 0.2]]):
+            with pytest.raises(ValueError, match=rf"ess_target must be None for {name}, got .*; .*: leave it out\."):
+                make().changed(**settings, ess_target=target)
+    with pytest.raises(ValueError, match=rf"ess_target must be None for {name}, got 0\.2; "):
+        build_objective(TrainConfig(**settings, ess_target=0.2), labels=labels_for(name))
+
+
+@pytest.mark.parametrize("settings", WITHOUT_CONTROL.values(), ids=WITHOUT_CONTROL)
+def test_the_ess_target_of_a_recipe_is_no_wish(settings: dict[str, Any]) -> None:
+    for make in RECIPES.values():
+        changed = make().changed(**settings, temperature=None)
+        assert not build_objective(changed, labels=labels_for(settings["objective"])).controls
+
+
+def test_a_run_records_no_ess_target_that_it_does_not_have(tmp_path: Path) -> None:
+    begun = config(tmp_path / "run", 2, objective="siglip")
+    assert begun.ess_target is not None
+    result = train(begun, progress=False)
+    run = RunDirectory(result.path)
+    assert run.config()["ess_target"] is None
+    assert run.asked()["ess_target"] == begun.ess_target
+    assert json.loads((result.path / "encoder.json").read_text())["description"]["ess_target"] is None
+    assert train(begun, auto_resume=True, progress=False).steps == 2  # the same settings
+
+
+def test_a_run_that_passed_over_its_ess_target_still_goes_on(tmp_path: Path) -> None:
+    path = train(config(tmp_path / "run", 2, objective="siglip"), progress=False).path
+    settings = {name: value for name, value in RunDirectory(path).config().items() if name != ASKED}
+    (path / CONFIG).write_text(yaml.safe_dump({**settings, "ess_target": 0.2}))  # as earlier versions wrote it
+    (path / CHECKPOINTS).rename(tmp_path / "not of these settings")
+    assert train(TrainConfig(), resume=path, progress=False).steps == 2
+
+
+def labels_for(objective: str) -> torch.Tensor | None:
+    return torch.zeros(8, dtype=torch.long) if objective == "supervised" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 import flatclr
 from flatclr.data import Dataset, ReadyViews, ResidentImages, dataset_from
 from flatclr.data.sources.ready import ViewsBy, view_tensor
+from flatclr.files import json_ready
 from flatclr.models.network import TwoTowers
+from flatclr.runs import RunDirectory
 from flatclr.training import TrainConfig, Warned
 from flatclr.training.events import Event
 from flatclr.training.result import RunResult
@@ -70,6 +73,17 @@ def test_a_run_takes_data_in_the_forms_programs_have(data: Any, tmp_path: Path) 
     assert result.steps == 2
     assert result.encoder(torch.rand(2, 3, 12, 12)).shape[0] == 2
     assert np.isfinite(result.history["loss"].dropna()).all()
+
+
+def test_the_history_holds_numbers_where_some_were_not_finite(tmp_path: Path) -> None:
+    result = run(tmp_path, IMAGES)
+    for step, loss in ((3, math.nan), (4, math.inf), (5, -math.inf)):  # as the recorder writes them
+        RunDirectory(result.path).append_metrics(json_ready({"step": step, "kind": "log", "loss": loss}))
+    history = result.history
+    assert history["loss"].dtype == np.float64
+    assert history["loss"].tolist()[-3:] == pytest.approx([math.nan, math.inf, -math.inf], nan_ok=True)
+    assert history["kind"].iloc[-1] == "log"
+    assert result.plot().axes
 
 
 def test_arrays_that_must_not_be_written_to_are_taken_without_a_warning() -> None:

@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from flatclr.files import json_ready, parse_json, replace_files
+from flatclr.files import json_read, json_ready, parse_json, replace_files
 from flatclr.studies.study import Found, Kept, Run
 
 RUNS, POOL = "runs", "pool"
-NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 def home_of(home: Path, run: Run) -> Path:
@@ -55,13 +53,13 @@ def find(home: Path, runs: Sequence[Run]) -> Found:
 
 def _read(path: Path, run: Run) -> Kept:
     try:
-        content = _numbers(parse_json(path.read_bytes()))
+        content = json_read(parse_json(path.read_bytes()))
         kept = Kept(**content)
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(
             f"{path} must hold a finished run, got {type(error).__name__}; remove it and start again."
         ) from error
-    planned = _numbers(json.loads(json.dumps(json_ready(dict(run.settings)))))
+    planned = json_read(json.loads(json.dumps(json_ready(dict(run.settings)))))
     if kept.settings != planned:
         other = next(name for name in (*planned, *kept.settings) if planned.get(name) != kept.settings.get(name))
         raise ValueError(
@@ -69,12 +67,3 @@ def _read(path: Path, run: Run) -> Kept:
             f"{planned.get(other)!r}; choose another --out, or remove it."
         )
     return replace(kept, run=run.name, arm=run.arm) if run.shared else kept
-
-
-def _numbers(value: Any) -> Any:
-    """The inverse of `json_ready`."""
-    if isinstance(value, dict):
-        return {name: _numbers(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_numbers(part) for part in value]
-    return NOT_FINITE.get(value, value) if isinstance(value, str) else value

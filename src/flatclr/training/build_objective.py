@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flatclr.objectives import OBJECTIVES, EssControl, Matryoshka, Objective, Traits
 from flatclr.objectives.critics import CriticObjective
-from flatclr.training.config import OWN, SUPERVISED, TrainConfig
+from flatclr.training.config import OWN, SUPERVISED, TrainConfig, require_use_of_ess_target, takes_ess_target
 from flatclr.training.supervised import CrossEntropy
 
 LEFT_TO_OWN = {  # settings that an objective from Python brings with it, and how
@@ -30,6 +30,8 @@ def build_objective(
         raise ValueError(
             "objective must be passed where it is one of your own, got none; call flatclr.train(..., objective=...)."
         )
+    if config.temperature is None and config.ess_target not in (None, TrainConfig.ess_target):  # which is no wish
+        require_use_of_ess_target(config)
     if labels is not None:
         return _supervised(config, labels)
     kind = OBJECTIVES[config.objective]
@@ -47,8 +49,6 @@ def build_objective(
         options["negatives_per_anchor"] = config.negatives_per_anchor
     has_critic = issubclass(kind, CriticObjective) and config.has_critic
     if has_critic:
-        if config.temperature is None and config.ess_target not in (None, TrainConfig.ess_target):
-            config.require_no_critic()
         options.setdefault("critic_dim", config.embedding)
         options["temperature"] = 1.0  # its scores have a scale of their own
     traits = kind.traits_with(**options)
@@ -57,7 +57,7 @@ def build_objective(
         if traits.temperature is None:
             raise ValueError(f"temperature must be None for {config.objective}, got {config.temperature}; it has none.")
         options["temperature"] = config.temperature
-    elif config.ess_targets and not has_critic and traits.temperature is not None and traits.accepts_control:
+    elif config.ess_targets and traits.temperature is not None and takes_ess_target(config):
         options["temperature"] = _control(traits.temperature, config)
     objective = kind(**options)
     if config.prefixes is None:

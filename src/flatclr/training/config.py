@@ -11,7 +11,7 @@ from flatclr.checks import require_count, require_number, require_rising_counts,
 from flatclr.contrast.relation import PAIRINGS
 from flatclr.data.halves import HALVES
 from flatclr.data.opening import LABELS
-from flatclr.objectives import OBJECTIVES
+from flatclr.objectives import OBJECTIVES, Traits
 from flatclr.objectives.critics import COSINE
 from flatclr.optim import OPTIMIZERS, SCALING_RULES
 from flatclr.training.settings import (
@@ -490,7 +490,7 @@ class TrainConfig:
             settings.setdefault("view_sizes", None)
         other = replace(self, **settings)
         if settings.get("ess_target") is not None:
-            other.require_no_critic()
+            require_use_of_ess_target(other)
         return other
 
     @property
@@ -505,6 +505,42 @@ class TrainConfig:
                 f"ess_target must be left out with a critic, got {self.ess_target!r}; its scores have a scale of their "
                 "own, which training sets."
             )
+
+
+def takes_ess_target(config: TrainConfig) -> bool:
+    """Whether ESS control can set the temperature of its objective; one from Python has a control of its own.
+
+    >>> [takes_ess_target(TrainConfig(objective=name)) for name in ("flatnce", "siglip", "vicreg")]
+    [True, False, False]
+    """
+    if config.objective == OWN:
+        return True
+    return _own_temperature(config) is not None and _traits(config).accepts_control and not config.has_critic
+
+
+def require_use_of_ess_target(config: TrainConfig) -> None:
+    """An ESS target that is asked for may not be passed over because the objective has no use for it."""
+    if takes_ess_target(config):
+        return
+    if config.has_critic:
+        config.require_no_critic()
+    reason = (
+        "it has no temperature that control could set"
+        if _own_temperature(config) is None
+        else "ESS control cannot set its temperature"
+    )
+    raise ValueError(
+        f"ess_target must be None for {config.objective}, got {config.ess_target!r}; {reason}: leave it out."
+    )
+
+
+def _own_temperature(config: TrainConfig) -> float | None:
+    return None if config.objective == SUPERVISED else _traits(config).temperature
+
+
+def _traits(config: TrainConfig) -> Traits:
+    kind = OBJECTIVES[config.objective]
+    return kind.traits_with(**{**kind.traits.training_options, **config.objective_options})
 
 
 def _either(numbers: Collection[int]) -> str:

@@ -12,6 +12,7 @@ from flatclr.files import json_ready
 from flatclr.models.saving import save_encoder
 from flatclr.runs import CONFIG, RunDirectory
 from flatclr.training.build import Parts
+from flatclr.training.config import takes_ess_target
 from flatclr.training.errors import TrainingStoppedError
 from flatclr.training.events import Event, Finished, Listener, Logged, Measured, Saved, Warned
 from flatclr.training.loggers import Logger, TensorBoardLog, WandbLog
@@ -138,10 +139,11 @@ class Recorder:
     def _description(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """What encoder.json says of the run."""
         config = self.parts.config
+        controlled = config.temperature is None and takes_ess_target(config)
         return {
             "data": self.parts.data.dataset.name,
             "objective": config.objective,
-            "ess_target": config.ess_target if config.temperature is None else None,
+            "ess_target": config.ess_target if controlled else None,
             "temperature": config.temperature,
             "batch_size": config.batch_size,
             "views_per_image": config.views_per_image,

@@ -16,7 +16,7 @@ from flatclr.models.cost import multiply_adds, parameters
 from flatclr.models.encoders import WEIGHT_SOURCES, Encoder
 from flatclr.objectives import Objective
 from flatclr.training.build import Parts
-from flatclr.training.config import VIEW_SIZES
+from flatclr.training.config import VIEW_SIZES, takes_ess_target
 from flatclr.training.progress import duration
 from flatclr.training.stepping import why_not_captured
 
@@ -57,6 +57,8 @@ def chosen_settings(parts: Parts, path: Path, *, own_data: bool) -> dict[str, An
     if isinstance(data.original, FileImages):
         found["workers"] = min(MOST_WORKERS, available_cores())
     left_open = {name: value for name, value in found.items() if getattr(config, name) in (None, "auto")}
+    if config.ess_target is not None and not takes_ess_target(config):
+        left_open["ess_target"] = None  # a default that the objective has no use for
     return left_open | (_of_start(parts) if config.init is not None else {})
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from flatclr.files import json_read
 from flatclr.models.saving import load_encoder
 from flatclr.models.trained import load_network
 from flatclr.plots import figure_style, new_figure
@@ -49,7 +50,7 @@ class RunResult:
         """Everything that was measured on the way, a row for each line of metrics.jsonl; `kind` says which."""
         import pandas as pd
 
-        return pd.DataFrame(RunDirectory(self.path).metrics())
+        return pd.DataFrame(json_read(RunDirectory(self.path).metrics()))
 
     @cached_property
     def encoder(self) -> nn.Module:

@@ -25,7 +25,7 @@ from flatclr.objectives import Objective
 from flatclr.runs import WITHOUT_EFFECT, RunDirectory, new_directory
 from flatclr.training.build import Parts, build, find_device, what_to_know
 from flatclr.training.build_start import absolute_start
-from flatclr.training.config import OWN, TrainConfig
+from flatclr.training.config import OWN, TrainConfig, takes_ess_target
 from flatclr.training.display import Display
 from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.events import Event, Listener, Started, Stopped, Warned
@@ -317,6 +317,8 @@ def _resumed(path: Path, own: Own, held: ExitStack, changes: Changes) -> tuple[R
     """The recorder of a run where its last checkpoint left it, and where that is; this process holds the directory."""
     directory = RunDirectory.open(path)
     config = TrainConfig.from_dict(directory.config())
+    if not takes_ess_target(config):
+        config = config.changed(ess_target=None)  # which earlier versions passed over
     if changes.max_bad_images is not None:
         config = config.changed(max_bad_images=changes.max_bad_images)
     left_open = {name: value for name, value in directory.asked().items() if name in ("device", "graph")}

@@ -111,8 +111,7 @@ def controller_clamped(evidence: Evidence) -> Finding | None:
         remedy=f"Set a target that can be reached; {SUITS_MOST:g} suits most data."
         if evidence.settings.get("ess_target") != SUITS_MOST
         else f"Do without control, and fix the temperature, say at {_own_temperature(evidence):g}.",
-        command=train_command(evidence, ess_target=SUITS_MOST)
-        or train_command(evidence, temperature=_own_temperature(evidence)),
+        command=_another_temperature(evidence) or train_command(evidence, temperature=_own_temperature(evidence)),
         series=("beta", "ess", "beta_clamped"),
     )
 
