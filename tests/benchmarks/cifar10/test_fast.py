@@ -158,7 +158,7 @@ def test_the_full_run_is_the_recipe() -> None:
     assert config.size_schedule == [[0, 16], [172.0, [[8, 24]]]]
     assert fast._differences(config) == ("view_size null, size_schedule [[0, 16], [172.0, [[8, 24]]]], compile true")
     assert json.loads(json.dumps(recipe.to_dict()["views"])) == {"crop_scale": [0.08, 1.0]}
-    assert config.eval_every == 220 * 195
+    assert config.eval_every == recipe.epochs * 195
 
 
 def test_images_trained_on_are_named_by_ten_others() -> None:
