@@ -133,7 +133,7 @@ STUDY = Study(
     changed=(
         f"CIFAR-10, a ResNet-18 and {SMALL_VIEWS_CHANGE}. "
         "The best temperature is chosen by the accuracy that it is judged by, which favours the fixed temperatures. "
-        f"Below a temperature of 0.1 SigLIP's bias starts at minus its largest score instead of -10. "
+        "Below a temperature of 0.1 SigLIP's bias starts at minus its largest score instead of -10. "
         "Intervals are of the spread over seeds of all arms together."
     ),
     claims=(
