@@ -22,7 +22,10 @@ from flatclr.contrast.kernels.fused_device import (
     _store_sums,
     _unit_scale,
 )
+from flatclr.contrast.kernels.strips import COLUMN_STEP, ROW_STEP
 
+ROW_PLACES = tl.constexpr(ROW_STEP)
+COLUMN_PLACES = tl.constexpr(COLUMN_STEP)
 NOT_MEANT = tl.constexpr(float("-inf"))
 
 
@@ -392,6 +395,15 @@ def _slopes(
     return slopes
 
 
+@triton.jit
+def _rounded_by_place(weights, rows, columns):
+    """In bfloat16, up or down by the place of a pair: see `strips.in_product_type`."""
+    places = ((rows * ROW_PLACES)[:, None] + (columns * COLUMN_PLACES)[None, :]) >> 16
+    bits = weights.to(tl.int32, bitcast=True) + (places & 0xFFFF)
+    rounded = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    return tl.where(weights == weights, rounded, weights.to(tl.bfloat16))  # more than a NaN would be a number
+
+
 @triton.jit(do_not_specialize=["row_first", "row_count", "column_count", "row_tiles", "column_tiles"])
 def strip_weights_kernel(
     rows_ptr,
@@ -522,7 +534,10 @@ def strip_weights_kernel(
     if FACTORS:
         weights *= tl.load(row_side[0] + rows, mask=rows < row_count, other=0.0)[:, None]
         weights *= tl.load(column_side[0] + columns, mask=columns < column_count, other=0.0)[None, :]
-    tl.store(corner + places, weights.to(out_ptr.dtype.element_ty))
+    if LABELS != "any" and out_ptr.dtype.element_ty == tl.bfloat16:
+        tl.store(corner + places, _rounded_by_place(weights, rows, columns))
+    else:
+        tl.store(corner + places, weights.to(out_ptr.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["out_first", "inner_first", "rows", "inner", "list_stride"])

@@ -18,7 +18,7 @@ from flatclr.contrast.kernels.selected import (
     SelectedPhi,
     SelectedPhiSums,
 )
-from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
+from flatclr.contrast.kernels.strips import gradients_from_weights, in_product_type, in_units, strips_of
 from flatclr.contrast.kernels.tiled_torch import (
     finish,
     knows,
@@ -101,15 +101,14 @@ def block_gradients(
 
     With upstream g:  d row_i = scale * sum_j (g_i D_ij + g_j D_ji) column_j
     """
-    dtype = block.rows_Rd.dtype
-    unit, rows, columns = in_units(rows, columns, dtype, reduction)
+    unit, rows, columns = in_units(rows, columns, block.rows_Rd.dtype, reduction)
     if isinstance(reduction, MeanPhi):
         reduction = replace(reduction, negatives=1)  # their share is in the unit
 
     def weigh(strip: slice) -> Tensor:
         own = None if rows is None else rows.part(strip)
         weights = reduction.pair_weights(_scores(block, strip), _tile(block, strip), own, columns)
-        return _with_factors(weights, block, strip).to(dtype)
+        return in_product_type(_with_factors(weights, block, strip), strip, block)
 
     strips = _strips(block, selects=isinstance(reduction, SelectedLogSumExp | SelectedPhi))
     return gradients_from_weights(

@@ -50,7 +50,7 @@ from flatclr.contrast.kernels.selected import (
     SelectedPhiSums,
     SelectedSide,
 )
-from flatclr.contrast.kernels.strips import gradients_from_weights, in_units, strips_of
+from flatclr.contrast.kernels.strips import gradients_from_weights, has_labels, in_units, strips_of
 from flatclr.contrast.kernels.strips_device import banded_product_kernel, strip_sums_kernel, strip_weights_kernel
 from flatclr.contrast.known import Codes
 
@@ -482,7 +482,7 @@ def _constants(block: Block, of: AnySums | AnyReduction, lens: Lens, *, shifted:
     rows, columns, codes, labels = block.rows_Rd, block.columns_Cd, block.codes, "any"
     features = fused_triton.padded_features(rows.shape[1])
     assert rows.stride() == columns.stride() == (features, 1), "embeddings come from `operand`"
-    if codes is not None and codes.row_labels is not None and codes.column_labels is not None:
+    if codes is not None and has_labels(block):
         labels = "together" if codes.positives else "apart"
     return {
         "SCALE_IS_TENSOR": isinstance(block.scale, Tensor),
