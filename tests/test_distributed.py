@@ -210,6 +210,22 @@ def test_fused_kernels_on_several_ranks_give_the_one_process_gradient(
         torch.testing.assert_close(rank["fused"], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_one_graph_of_model_and_loss_gives_the_one_process_gradient(
+    one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    """What the host asks of the ranks in eager code, an operator asks when the graph runs."""
+    for rank in ranks:
+        assert len(rank["compiled"]) == (7 if len(ranks) == 2 else 2)
+        for name, gradient in rank["compiled"].items():
+            torch.testing.assert_close(gradient, one["compiled"][name], **CLOSE, msg=f"{name}: {{}}".format)
+
+
+def test_a_graph_refuses_ranks_that_differ(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert "gather=True needs the same batch" in rank["compiled_refusal"]
+        assert "rank 1: batch 4, d 4" in rank["compiled_refusal"]
+
+
 @pytest.mark.parametrize(
     ("what", "told"),
     {

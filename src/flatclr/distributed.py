@@ -39,22 +39,34 @@ def ranks_sharing_a_batch(gather: bool) -> Ranks:
 
 def agree_on_batches(
     views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks, *, brings: tuple[int, ...] = ()
-) -> None:
-    """Refuse views that do not fit together and ranks that differ: on every rank, before a collective could hang."""
+) -> tuple[Tensor, ...]:
+    """The views; refuses those that do not fit together and ranks that differ, on every rank before one could hang."""
     if ranks.size == 1:
         require_views(views, negatives)
-        return
+        return views
     z_a = views[0]
     if isinstance(z_a, Tensor) and z_a.is_cuda and torch.cuda.is_current_stream_capturing():
-        return  # a captured step has static shapes, checked when it ran eagerly
+        return views  # a captured step has static shapes, checked when it ran eagerly
+    if torch.compiler.is_compiling():
+        require_views(views, negatives)  # all ranks trace the same code
+        return torch.ops.flatclr.agreed_view(z_a, _described(views, negatives, brings)), *views[1:]
     problem, mine = None, [0] * (5 + len(brings))
     try:
         require_views(views, negatives)
-        mine = [*z_a.shape, 0 if negatives is None else len(negatives), FLOAT_TYPES.index(z_a.dtype)]
-        mine += [len(views), *brings]
+        mine = _described(views, negatives, brings)
     except (TypeError, ValueError) as error:
         problem = error
-    device = z_a.device if isinstance(z_a, Tensor) else None
+    _agree(problem, mine, z_a.device if isinstance(z_a, Tensor) else None, ranks)
+    return views
+
+
+def _described(views: tuple[Tensor, ...], negatives: Tensor | None, brings: tuple[int, ...]) -> list[int]:
+    """What ranks must agree on."""
+    queued = 0 if negatives is None else negatives.shape[0]
+    return [*views[0].shape, queued, FLOAT_TYPES.index(views[0].dtype), len(views), *brings]
+
+
+def _agree(problem: Exception | None, mine: list[int], device: torch.device | None, ranks: Ranks) -> None:
     every = _all_gather(torch.tensor([problem is not None, *mine], device=device), ranks).tolist()
     if problem is not None:
         raise problem
@@ -71,8 +83,29 @@ def agree_on_batches(
         )
 
 
+@torch.library.custom_op("flatclr::agreed_view", mutates_args=())
+def agreed_view(view: Tensor, mine: list[int]) -> Tensor:
+    """A copy of a view once the ranks agree, which they do when it runs: a graph cannot ask; see `usable_rows`."""
+    ranks = ranks_sharing_a_batch(True)
+    if ranks.size > 1:
+        _agree(None, mine, view.device, ranks)
+    return view.clone()
+
+
+@agreed_view.register_fake
+def _(view: Tensor, mine: list[int]) -> Tensor:
+    return torch.empty_like(view)
+
+
+agreed_view.register_autograd(lambda ctx, upstream: (upstream, None))
+
+
 def fail_together(problem: str | None, device: torch.device, ranks: Ranks) -> None:
     """Raise on every rank if one has a problem: a rank that raised alone would leave the others waiting for it."""
+    if torch.compiler.is_compiling():  # of shapes and types, which are in the code that all ranks trace
+        if problem is not None:
+            raise ValueError(problem)
+        return
     failed = [problem is not None]
     if ranks.size > 1:
         failed = _all_gather(torch.tensor(failed, device=device, dtype=torch.uint8), ranks).flatten().tolist()
@@ -124,9 +157,23 @@ def average_over_ranks(x: Tensor, ranks: Ranks) -> Tensor:
 
 def from_first_rank(x: Tensor, ranks: Ranks) -> Tensor:
     """The first rank's tensor on every rank."""
-    if ranks.size > 1:
-        dist.broadcast(x, src=0)
+    if ranks.size == 1:
+        return x
+    if torch.compiler.is_compiling():
+        told: Tensor = torch.ops.flatclr.from_first_rank(x)
+        return told
+    dist.broadcast(x, src=0)
     return x
+
+
+@torch.library.custom_op("flatclr::from_first_rank", mutates_args=())
+def _from_first_rank(x: Tensor) -> Tensor:
+    return from_first_rank(x.clone(), ranks_sharing_a_batch(True))
+
+
+@_from_first_rank.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 def text_of_first_rank(text: str, ranks: Ranks) -> str:

@@ -166,3 +166,12 @@ def test_a_graph_draws_from_the_generator_of_its_objective() -> None:
     call = torch.compile(objectives[1], backend="aot_eager", fullgraph=True)
     for _ in range(3):
         torch.testing.assert_close(call(z_a, z_b), objectives[0](z_a, z_b))
+
+
+def test_operators_that_ask_the_ranks_are_the_identity_in_one_process() -> None:
+    z, mine = torch.randn(4, 3, requires_grad=True), [4, 3, 0, 0, 2]
+    torch.library.opcheck(torch.ops.flatclr.agreed_view, (z, mine))
+    torch.library.opcheck(torch.ops.flatclr.from_first_rank, (torch.arange(6),))
+    agreed = torch.ops.flatclr.agreed_view(z, mine)
+    assert torch.equal(agreed, z)
+    assert torch.equal(torch.autograd.grad(agreed.sum(), z)[0], torch.ones_like(z))

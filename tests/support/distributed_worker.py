@@ -503,6 +503,56 @@ def fused_gradients(rank: int, world: int) -> dict[str, Tensor]:
     return found
 
 
+def compiled_runs(world: int) -> Iterator[tuple[str, Objective, dict[str, Tensor]]]:
+    """(name, objective, what is said of all samples), each to be one graph."""
+    labels, index = torch.arange(SAMPLES) % 4, torch.arange(SAMPLES)
+    hard = Batch.random(SAMPLES, FEATURES).tensors()[0].detach().flip(0).unsqueeze(1)
+    generator = torch.Generator().manual_seed(3 + _rank())  # only the first rank's draw may count
+    yield "learned", flatclr.InfoNCE(0.3, learn_temperature=True, gather=True), {}
+    yield "labels", flatclr.InfoNCE(0.3, gather=True, route="strips", backend="torch"), {"labels": labels}
+    if world > 2:
+        return
+    yield "controlled", flatclr.FlatNCE(flatclr.EssControl(target=0.5), pairing="cross", gather=True), {}
+    yield "drawn", flatclr.InfoNCE(0.3, negatives_per_anchor=3, generator=generator, gather=True), {}
+    yield "hard", flatclr.InfoNCE(0.3, gather=True), {"hard_negatives": hard}
+    yield "sogclr", flatclr.SogCLR(0.3, samples=SAMPLES, gather=True), {"index": index}
+    yield "phi", flatclr.FMICL("js", gather=True), {}
+
+
+def compiled_gradients(rank: int, world: int) -> dict[str, Tensor]:
+    """Averaged gradients of model and loss in one graph on several ranks; one process runs them as they are."""
+    found = {}
+    for name, objective, said in compiled_runs(world):
+        encoder, loss = TwoHeads(), objective.double()
+        x_a, x_b = (own_slice(z.detach(), rank, world) for z in Batch.random(SAMPLES, FEATURES).tensors()[:2])
+        own = {what: own_slice(value, rank, world) for what, value in said.items()}
+
+        def model_and_loss(encoder: nn.Module = encoder, loss: Objective = loss, **own: Tensor) -> Tensor:
+            value: Tensor = loss(encoder(own.pop("x_a")), encoder(own.pop("x_b")), **own)
+            return value
+
+        if world > 1:
+            torch._dynamo.reset()
+        call = torch.compile(model_and_loss, backend="aot_eager", fullgraph=True) if world > 1 else model_and_loss
+        call(x_a=x_a, x_b=x_b, **own).backward()
+        assert encoder.weight.grad is not None
+        if world > 1:
+            dist.all_reduce(encoder.weight.grad)
+        found[name] = encoder.weight.grad / world
+    return found
+
+
+def compiled_refusal(rank: int) -> str:
+    """What a rank is told by a graph when ranks differ."""
+    torch._dynamo.reset()
+    call = torch.compile(flatclr.InfoNCE(gather=True), backend="aot_eager", fullgraph=True)
+    try:
+        call(torch.randn(3 + rank, 4), torch.randn(3 + rank, 4))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 @contextmanager
 def small_pieces() -> Iterator[None]:
     before = strips.STRIP_BYTES, tiled_torch.tile_edge
@@ -559,6 +609,8 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "related_refusals": related_refusals(rank) if world > 1 else {},
         "fused": fused_gradients(rank, world) if interprets_kernels() else {},
         "pieces": in_pieces(rank, world),
+        "compiled": compiled_gradients(rank, world),
+        "compiled_refusal": compiled_refusal(rank) if world > 1 else "",
         "refusals": refusals(rank) if world > 1 else {},
         "failure": shared_failure(rank) if world > 1 else "",
     }

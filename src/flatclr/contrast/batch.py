@@ -51,7 +51,7 @@ class Batch:
             given = without_nothing(given)
         ranks = distributed.ranks_sharing_a_batch(True) if options.gather else distributed.ALONE
         if ranks.size > 1 or not _fit_together(views, negatives):
-            distributed.agree_on_batches(views, negatives, ranks, brings=_brought(given))
+            views = distributed.agree_on_batches(views, negatives, ranks, brings=_brought(given))
         queued = 0 if negatives is None else len(negatives)
         find_layout = layout_of.__wrapped__ if compiling else layout_of
         layout = find_layout(
