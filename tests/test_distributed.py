@@ -210,6 +210,19 @@ def test_fused_kernels_on_several_ranks_give_the_one_process_gradient(
         torch.testing.assert_close(rank["fused"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(not distributed_worker.interprets_kernels(), reason="needs Triton's interpreter")
+def test_ranks_with_gpus_take_the_routes_of_one_if_all_of_them_can(
+    one: dict[str, Any], ranks: list[dict[str, Any]]
+) -> None:
+    expected = {"narrow": "fused", "wide": "strips", "labels": "strips", "broken": "streamed"}
+    for rank, saw in enumerate(ranks):
+        assert {name: run["route"] for name, run in saw["automatic"].items()} == expected
+        for name, run in saw["automatic"].items():
+            for got, whole in zip(run["gradient"], one["automatic"][name]["gradient"], strict=True):
+                want = len(ranks) * distributed_worker.own_slice(whole, rank, len(ranks))
+                assert (got - want).norm() < 1e-2 * want.norm(), name
+
+
 def test_one_graph_of_model_and_loss_gives_the_one_process_gradient(
     one: dict[str, Any], ranks: list[dict[str, Any]]
 ) -> None:

@@ -29,7 +29,9 @@ from torch.distributed.tensor import DTensor
 
 import flatclr
 from flatclr import Objective
+from flatclr.contrast import route as contrast_route
 from flatclr.contrast.kernels import strips, tiled_torch
+from flatclr.distributed import ALONE
 from tests.support.harness import CASES, PAIRINGS, Batch
 from tests.support.memory import LargestTensor
 
@@ -554,6 +556,39 @@ def compiled_refusal(rank: int) -> str:
 
 
 @contextmanager
+def as_on_gpus(*, broken_rank: int | None = None) -> Iterator[None]:
+    """Kernels that are interpreted here are preferred as those on a GPU are; on one rank they may not run."""
+    before = contrast_route.prefers_triton, contrast_route.fused_kernels_run
+    contrast_route.fused_kernels_run = lambda _: _rank() != broken_rank
+    contrast_route.prefers_triton = lambda z, ranks=ALONE: contrast_route.triton_runs_everywhere(z.device, ranks)
+    contrast_route.triton_runs_everywhere.cache_clear()
+    try:
+        yield
+    finally:
+        contrast_route.prefers_triton, contrast_route.fused_kernels_run = before
+        contrast_route.triton_runs_everywhere.cache_clear()
+
+
+def automatic(rank: int, world: int) -> dict[str, Any]:
+    """Routes that "auto" takes on several ranks with GPUs, and averaged gradients; one process streams."""
+    found: dict[str, Any] = {}
+    labels = own_slice(torch.arange(SAMPLES) % 4, rank, world)
+    for name, width, said, broken in (
+        ("narrow", FEATURES, {}, None),
+        ("wide", 130, {}, None),
+        ("labels", FEATURES, {"labels": labels}, None),
+        ("broken", FEATURES, {}, 1),
+    ):
+        views = [own_slice(z, rank, world).bfloat16() for z in Batch.random(SAMPLES, width).tensors()[:2]]
+        leaves = [view.detach().requires_grad_() for view in views]
+        options = {"gather": True} if world > 1 else {"route": "streamed"}
+        with as_on_gpus(broken_rank=broken):
+            loss, stats = flatclr.InfoNCE(0.3, **options).with_stats(*leaves, **said)
+        found[name] = {"route": stats.route, "gradient": torch.autograd.grad(loss, leaves)}
+    return found
+
+
+@contextmanager
 def small_pieces() -> Iterator[None]:
     before = strips.STRIP_BYTES, tiled_torch.tile_edge
     strips.STRIP_BYTES, tiled_torch.tile_edge = 8 * STRIP_NUMBERS, lambda device: TILE_EDGE
@@ -608,6 +643,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "related_local": related_local_losses(rank, world),
         "related_refusals": related_refusals(rank) if world > 1 else {},
         "fused": fused_gradients(rank, world) if interprets_kernels() else {},
+        "automatic": automatic(rank, world) if interprets_kernels() else {},
         "pieces": in_pieces(rank, world),
         "compiled": compiled_gradients(rank, world),
         "compiled_refusal": compiled_refusal(rank) if world > 1 else "",

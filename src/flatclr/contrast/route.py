@@ -10,7 +10,7 @@ drawn      the scores of drawn negatives alone; not to be asked for, it follows 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.stats import ContrastStats, measured
 from flatclr.contrast.streamed import reduce_streamed
 from flatclr.contrast.whole import has_plan, reduce_whole
+from flatclr.distributed import ALONE, Ranks, any_rank
 
 LARGEST_DENSE = 2**20  # scores, one tile
 LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
@@ -207,7 +208,7 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, scale: float 
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"
     held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph
-    if options.backend == "auto" and alone and held and prefers_triton(batch.views[0]):
+    if options.backend == "auto" and held and prefers_triton(batch.views[0], layout.ranks):
         best = _with_triton(batch.views[0], plain=plain)
         return best if phi is None or _is_known(phi, best) else "streamed"
     return "streamed"
@@ -234,14 +235,25 @@ def _widest(batch: Batch) -> int:
     return max(layout.negatives, len(layout.groups[0].candidates) * layout.samples)
 
 
-def prefers_triton(embeddings: Tensor) -> bool:
+def prefers_triton(embeddings: Tensor, ranks: Ranks = ALONE) -> bool:
     """Whether streaming these is a matter for Triton's kernels.
 
     In half precision on a GPU the fused ones were faster at every size that is streamed, 1.5 times at 2,048 rows,
-    26 times at 65,536 (`results/loss_gpu.jsonl`); strips are faster than those where features are many.
+    26 times at 65,536 (`results/loss_gpu.jsonl`); strips are faster than those where features are many. On several
+    ranks these were not timed; there they also gather embeddings in the type they came in.
     """
     half = embeddings.dtype in (torch.bfloat16, torch.float16)
-    return embeddings.is_cuda and half and _triton_takes(embeddings)
+    if not (embeddings.is_cuda and half):
+        return False
+    if ranks.size == 1 or torch.compiler.is_compiling():
+        return _triton_takes(embeddings)
+    return triton_runs_everywhere(embeddings.device, ranks)
+
+
+@cache
+def triton_runs_everywhere(device: torch.device, ranks: Ranks) -> bool:
+    """Whether the kernels run on every rank, which must all gather the same; the ranks are asked once."""
+    return not any_rank(not fused_kernels_run(device), device, ranks)
 
 
 def _is_plain(batch: Batch, scale: float | Tensor) -> bool:

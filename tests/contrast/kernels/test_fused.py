@@ -139,7 +139,7 @@ def test_scores_without_bound_keep_a_running_maximum(pairing: str) -> None:
 def test_auto_takes_triton_for_large_batches_and_queues_and_strips_for_wide_embeddings(
     pairs: int, queue: int, d: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route, "prefers_triton", lambda _: True)  # as on a GPU
+    monkeypatch.setattr(route, "prefers_triton", lambda *_: True)  # as on a GPU
     z = torch.randn(pairs, d, dtype=torch.bfloat16)
     negatives = torch.randn(queue, d, dtype=torch.bfloat16) if queue else None
     assert route.route_of(flatclr.PairSet.of(z, z, negatives=negatives), plain=True) == expected
