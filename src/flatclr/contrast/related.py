@@ -18,7 +18,8 @@ from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
 from flatclr.contrast.numerics import Cached, Unchanged, by_row, no_autocast, products
 from flatclr.contrast.phi import Phi
-from flatclr.contrast.selected import PairSums, Wanted, lens_of, reduce_selected, sums_of_matrix
+from flatclr.contrast.selected import PairSums, Wanted, reduce_selected, sums_of_matrix
+from flatclr.contrast.selected_pass import lens_of
 from flatclr.contrast.streamed import hardest_candidates
 
 DEVICE = "flatclr.contrast.kernels.phi_device"

@@ -8,7 +8,6 @@ Shape suffixes: V views, G groups of anchors, n samples of this rank, N of all, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,21 +18,12 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import Kernels, kernels_of
-from flatclr.contrast.kernels.reductions import Embeddings, Reduction
-from flatclr.contrast.kernels.selected import (
-    Lens,
-    SelectedLogSumExp,
-    SelectedLogSumExpSums,
-    SelectedPhi,
-    SelectedPhiSums,
-    SelectedSide,
-)
+from flatclr.contrast.kernels import kernels_of
 from flatclr.contrast.known import Known
 from flatclr.contrast.numerics import by_row, keep_scale, kept_scale, no_autocast, products
-from flatclr.contrast.parts import Operands, Part, added, gradients_of_parts, parts_of
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
+from flatclr.contrast.selected_pass import Kept, Needs, Work, gradients_of_pairs, lens_of, reduce_pairs
 
 
 @dataclass(frozen=True)
@@ -81,16 +71,6 @@ def sums_of_matrix(scores_AC: Tensor, excluded_AC: Tensor, wanted: Wanted, scale
     return PairSums(values.sum(1), None, count)
 
 
-def lens_of(highest_cosine: Tensor | None, scale: float | Tensor) -> Lens:
-    """What anchors see of scores that carry this scale already; of a negative one the largest cosine is the lowest."""
-    if highest_cosine is None:
-        return Lens()
-    if isinstance(scale, Tensor):
-        scale = scale.detach()
-        return Lens(limit=highest_cosine * scale.abs(), sign=scale.sign())
-    return Lens(limit=highest_cosine * abs(scale), sign=1.0 if scale > 0 else -1.0)
-
-
 def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
     """(scores, which of them are not meant) of every anchor against its candidates, [A, C]."""
     if batch.drawn_Ak is not None and not wanted.positives:
@@ -116,49 +96,6 @@ def _score_matrix(batch: Batch, scale: float | Tensor, wanted: Wanted) -> tuple[
     return torch.cat(cosines) * by_row(scale), torch.cat(excluded)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Everything about a streamed pass that is not a tensor with gradient."""
-
-    layout: Layout
-    route: str
-    known: Known | None
-    phi: Phi | None
-    positives: bool
-    normalize: bool
-    shared_loss: bool
-    highest_cosine: Tensor | None
-    squares: bool
-    count: Tensor | None  # [A], of selected pairs; None: kernels are to count
-    by_label: _ByLabel | None  # the order that rows and anchors are in; None: as they came
-
-    @property
-    def kernels(self) -> Kernels:
-        return kernels_of(self.route)
-
-    def parts(self, operands: Operands, scale: float | Tensor) -> Iterator[Part]:
-        tile_scale = 1.0 if isinstance(scale, Tensor) and scale.dim() else scale
-        return parts_of(
-            self.layout,
-            operands,
-            tile_scale,
-            bounded=self.normalize,
-            known=self.known,
-            positives=self.positives,
-        )
-
-    def lens(self, scale: float | Tensor) -> Lens:
-        """Of all ranks' anchors."""
-        lens = lens_of(self.highest_cosine, scale)
-        return replace(lens, scale=scale) if isinstance(scale, Tensor) and scale.dim() else lens
-
-    def own_lens(self, scale: float | Tensor) -> Lens:
-        lens = self.lens(scale)
-        own_scale, limit = (None if x is None else self.layout.own(x) for x in (lens.scale, lens.limit))
-        sign = self.layout.own(lens.sign) if isinstance(lens.sign, Tensor) and lens.sign.dim() else lens.sign
-        return Lens(own_scale, limit, sign)
-
-
 def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -> PairSums:
     layout, known = batch.layout, batch.known
     own_Vnd, stack = batch.own_Vnd, torch.cat([z.detach() for z in batch.views])
@@ -169,7 +106,7 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         known, stack = by_label.known, by_label.sort(stack)
         shift, highest_cosine, count = (None if x is None else by_label.sort(x) for x in (shift, highest_cosine, count))
         scale = by_label.sort(scale) if isinstance(scale, Tensor) and scale.dim() else scale
-    work = _Work(
+    work = Work(
         layout,
         route,
         known,
@@ -180,11 +117,10 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         highest_cosine,
         wanted.squares,
         count,
-        by_label,
     )
     # no graph takes a tensor twice
     queues = batch.queue, None if batch.given_queue is batch.queue else batch.given_queue
-    found = work.kernels.run(_SelectedPairs.apply, stack, own_Vnd, stack, *queues, scale, shift, work)
+    found = work.kernels.run(_SelectedPairs.apply, stack, own_Vnd, stack, *queues, scale, shift, work, by_label)
     value, squares, count = found
     if by_label is not None:
         value, count = by_label.back(value), by_label.back(count)
@@ -282,106 +218,29 @@ class _SelectedPairs(torch.autograd.Function):
         given_queue: Tensor | None,
         scale: float | Tensor,
         shift: Tensor | None,
-        work: _Work,
+        work: Work,
+        by_label: _ByLabel | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(value, log-sum-exp of twice the scores or the sum of slopes, count) of all ranks' anchors."""
-        layout, kernels = work.layout, work.kernels
-        groups, own = len(layout.groups), layout.own_samples
-        unit, _, rows = kernels.stacked(stack, normalize=work.normalize)
-        given_queue = queue if given_queue is None else given_queue
-        operands = Operands.of(kernels, rows, Embeddings.of(given_queue, queue, normalized=work.normalize), layout)
-        needs_scale, needs_shift = ctx.needs_input_grad[4:6]
-        sums = _start(work, unit, scale, shift, with_moment=needs_scale, with_slopes=needs_shift)
-        for part in work.parts(operands, scale):
-            if part.row_anchors is not None:
-                columns = part.column_anchors if part.mirrored else None
-                kernels.reduce_block(
-                    part.block, sums.part(part.row_anchors), None if columns is None else sums.part(columns)
-                )
-        results, count = sums.results(), sums.count if work.count is None else work.count
-        assert count is not None
-        if layout.ranks.size > 1:
-            packed_Gnq = torch.stack([q.view(groups, own) for q in results], dim=2)
-            results = [q.flatten() for q in distributed.gather_views(packed_Gnq, layout.ranks).unbind(2)]
-            count = distributed.gather_views(count.view(groups, own), layout.ranks).flatten()
-        value, other, *moments = results
-        kept_value = value.masked_fill(count == 0, 0.0) if work.phi is None else shift
-        ctx.save_for_backward(
-            unit,
-            *operands.tensors(),
-            kept_value,
-            other,
-            count,
-            moments[0] if moments else None,
-            *keep_scale(ctx, scale),
-        )
-        ctx.work, ctx.own_shape = work, own_Vnd.shape
+        rows, _, queued, _, learns, shifted, *_ = ctx.needs_input_grad
+        needs = Needs(rows, queued, learns, shifted)
+        value, other, kept = reduce_pairs(work, stack, queue, given_queue, scale, shift, needs)
+        ctx.save_for_backward(*kept.tensors(), *keep_scale(ctx, scale))
+        ctx.work, ctx.needs, ctx.by_label, ctx.own_shape = work, needs, by_label, own_Vnd.shape
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(other, count)
-        return value, other, count
+        ctx.mark_non_differentiable(other, kept.count)
+        return value, other, kept.count
 
     @staticmethod
     def backward(ctx: Any, g_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         if g_value is None:
-            return None, None, None, None, None, None, None
-        with no_autocast(ctx.saved_tensors[0]):
-            return _SelectedPairs._gradients(ctx, g_value)
-
-    @staticmethod
-    def _gradients(ctx: Any, g_value: Tensor) -> tuple[Tensor | None, ...]:
-        unit, *embeddings, value, slopes, count, moment = ctx.saved_tensors[:11]
-        operands, kept = Operands.of_tensors(embeddings), ctx.saved_tensors[11:]
-        scale, work = kept_scale(ctx, kept), ctx.work
-        layout: Layout = work.layout
-        needs_rows, _, needs_queue, _, needs_scale, needs_shift, _ = ctx.needs_input_grad
-        g_value = g_value.masked_fill(count == 0, 0.0)  # also where NaN stands for what is not there
-        d_shift = -g_value * slopes if needs_shift else None
-        if layout.ranks.size > 1 and not work.shared_loss:
-            g_value = distributed.average_over_ranks(g_value, layout.ranks)
-        d_scale = None
-        if needs_scale:
-            d_scale = g_value * moment / scale
-            d_scale = d_scale if isinstance(scale, Tensor) and scale.dim() else d_scale.sum()
-        reduction: Reduction[SelectedSide] = SelectedLogSumExp() if work.phi is None else SelectedPhi(work.phi)
-        value = torch.zeros_like(g_value) if value is None else value
-        d_unit, d_queue = gradients_of_parts(
-            unit,
-            work.parts(operands, scale),
-            lambda block, *sides, **need: work.kernels.block_gradients(block, reduction, *sides, **need),
-            SelectedSide(layout.own(value), layout.own(g_value), work.own_lens(scale)),
-            SelectedSide(value, g_value, work.lens(scale)),
-            [needs_rows] * layout.views,
-            needs_queue,
-        )
-        d_own = None if d_unit is None else added(d_unit)
-        for gradient in (d_own, d_queue):
-            if gradient is not None and layout.ranks.size > 1:
-                # a rank's rows get W times the global partial derivative; DDP's average undoes the factor
-                gradient.mul_(layout.ranks.size)
-        if d_own is not None:
-            d_own = (d_own if work.by_label is None else work.by_label.back(d_own)).view(ctx.own_shape)
-        return d_own, None, d_queue, None, d_scale, d_shift, None
-
-
-def _start(
-    work: _Work, like: Tensor, scale: float | Tensor, shift: Tensor | None, *, with_moment: bool, with_slopes: bool
-) -> SelectedLogSumExpSums | SelectedPhiSums:
-    """Sums of this rank's anchors, with nothing in them yet."""
-    anchors, lens = len(work.layout.groups) * work.layout.own_samples, work.own_lens(scale)
-    if work.phi is None:
-        return SelectedLogSumExpSums.of(
-            anchors, like, lens, with_moment=with_moment, with_squares=work.squares, with_count=work.count is None
-        )
-    own_shift = None if shift is None else work.layout.own(shift)
-    with_count = work.count is None
-    return SelectedPhiSums.of(
-        anchors,
-        like,
-        work.phi,
-        own_shift,
-        lens,
-        with_moment=with_moment,
-        with_slopes=with_slopes,
-        with_count=with_count,
-    )
+            return (None,) * 8
+        saved = list(ctx.saved_tensors)
+        kept = Kept.of_tensors(saved if ctx.scale is not None else saved[:-1])
+        scale = kept_scale(ctx, saved[-1:] if ctx.scale is None else [])
+        with no_autocast(kept.unit):
+            d_own, d_queue, d_scale, d_shift = gradients_of_pairs(kept, scale, ctx.work, g_value, ctx.needs)
+            if d_own is not None:
+                d_own = (d_own if ctx.by_label is None else ctx.by_label.back(d_own)).view(ctx.own_shape)
+        return d_own, None, d_queue, None, d_scale, d_shift, None, None
