@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, MUTED, new_figure
 from flatclr.studies.gaussian_pairs import GaussianPairs, measure
-from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, above, score_text, together
+from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, above, mean_score, score_text, together
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
 
@@ -47,6 +48,14 @@ def cells_of(found: Found) -> list[tuple[int, str]]:
     return [cell for cell in there if all(found.of(arm_of(objective, *cell)) for objective in (INFO, FLAT))]
 
 
+def batches_of(found: Found) -> list[int]:
+    return sorted({batch for batch, _ in cells_of(found)})
+
+
+def seeds_of(found: Found) -> list[int]:
+    return sorted({kept.seed for kept in found})
+
+
 def table(found: Found) -> list[Row]:
     rows: list[Row] = []
     for batch, scale in cells_of(found):
@@ -68,23 +77,17 @@ def table(found: Found) -> list[Row]:
 
 
 def draw(found: Found) -> dict[str, Figure]:
-    cells = cells_of(found)
-    batches = sorted({batch for batch, _ in cells})
+    batches = batches_of(found)
     figure = new_figure(3.2 * len(batches), 3.2)
     for axes, batch in zip(figure.subplots(1, len(batches), squeeze=False)[0], batches, strict=True):
         for (scale, colour), (objective, style) in product(
             zip(SCALES, COLOURS, strict=False), ((INFO, "--"), (FLAT, "-"))
         ):
-            curve = found.one(arm_of(objective, batch, scale)).numbers["curve"]
-            steps = [row["step"] for row in curve]
-            axes.plot(
-                steps,
-                [row["pool_mi_nats"] for row in curve],
-                style,
-                color=colour,
-                linewidth=1.2,
-                label=f"{objective}, {scale}",
-            )
+            for number, kept in enumerate(found.of(arm_of(objective, batch, scale))):
+                curve = kept.numbers["curve"]
+                steps, nats = [row["step"] for row in curve], [row["pool_mi_nats"] for row in curve]
+                label = f"{objective}, {scale}" if number == 0 else None
+                axes.plot(steps, nats, style, color=colour, linewidth=1, label=label)
         axes.axhline(curve[0]["batch_ceiling_nats"], color=MUTED, linewidth=1)
         axes.set_ylim(0, GaussianPairs.mi_nats)
         axes.set_title(f"K = {batch}; line at log K")
@@ -94,8 +97,26 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def best_scale(found: Found, objective: str, batch: int) -> str:
-    scales = [scale for number, scale in cells_of(found) if number == batch]
-    return max(scales, key=lambda scale: found.mean(arm_of(objective, batch, scale), "pool_mi_nats").value)
+    return max(SCALES, key=lambda scale: found.mean(arm_of(objective, batch, scale), "pool_mi_nats").value)
+
+
+class AtBest(NamedTuple):
+    """Of a seed: the scale of each objective that is best over the other seeds, and what FlatNCE is above InfoNCE."""
+
+    flat_scale: str
+    info_scale: str
+    gain_nats: float
+
+
+def at_best(found: Found, batch: int) -> list[AtBest]:
+    """By seed: at the scales that are best by the seed itself, it would be judged by what they were chosen by."""
+    rows = []
+    for seed in seeds_of(found):
+        own, others = (Found([kept for kept in found if (kept.seed == seed) is is_own]) for is_own in (True, False))
+        flat_scale, info_scale = (best_scale(others, objective, batch) for objective in (FLAT, INFO))
+        arms = arm_of(FLAT, batch, flat_scale), arm_of(INFO, batch, info_scale)
+        rows.append(AtBest(flat_scale, info_scale, own.difference(*arms, "pool_mi_nats").value))
+    return rows
 
 
 def judge_cells(found: Found) -> Verdict:
@@ -113,25 +134,33 @@ def judge_cells(found: Found) -> Verdict:
 
 
 def judge_best(found: Found) -> Verdict:
-    gains = []
-    for batch in sorted({batch for batch, _ in cells_of(found)}):
-        flat, info = (arm_of(o, batch, best_scale(found, o, batch)) for o in (FLAT, INFO))
-        gains.append((batch, found.difference(flat, info, "pool_mi_nats"), flat, info))
-    smallest = gains[0]
-    parts = "; ".join(f"K {batch}: {score_text(gain)} ({flat} less {info})" for batch, gain, flat, info in gains)
-    return Verdict(above(smallest[1]), f"At the best scale of each: {parts}.", smallest[1], f"nats at K {smallest[0]}")
+    if len(seeds_of(found)) < 2:
+        return Verdict(OPEN, "One seed has no others to choose its scales by.")
+    compared = {batch: at_best(found, batch) for batch in batches_of(found)}
+    gains = {batch: mean_score([row.gain_nats for row in rows]) for batch, rows in compared.items()}
+    shown = "; ".join(
+        f"K {batch}: {score_text(gains[batch])} (FlatNCE at {_listed(row.flat_scale for row in rows)}, InfoNCE at "
+        f"{_listed(row.info_scale for row in rows)})"
+        for batch, rows in compared.items()
+    )
+    least = min(gains)
+    says = f"FlatNCE less InfoNCE, each at the scale that the other seeds choose: {shown}."
+    return Verdict(above(gains[least]), says, gains[least], f"nats at K {least}")
+
+
+def _listed(scales: Iterable[str]) -> str:
+    return " or ".join(sorted(set(scales), key=list(SCALES).index))
 
 
 def judge_ties(found: Found) -> Verdict:
-    """Bounds at the sharpest scale against the ceiling."""
+    """Bounds at the sharpest scale against the ceiling, of every run."""
     shares = []
-    for batch in sorted({batch for batch, _ in cells_of(found)}):
-        for objective in (INFO, FLAT):
-            curve = found.one(arm_of(objective, batch, "beta 30")).numbers["curve"]
-            shares.append(curve[-1]["batch_mi_nats"] / curve[-1]["batch_ceiling_nats"])
-    score = Score(min(shares), min(shares), max(shares))
-    word = HELD if min(shares) > 0.9 else FAILED
-    return Verdict(word, "Least and largest share of log K that a mini-batch bound has at beta 30.", score, "of log K")
+    for batch, objective in product(batches_of(found), (INFO, FLAT)):
+        for kept in found.of(arm_of(objective, batch, "beta 30")):
+            last = kept.numbers["curve"][-1]
+            shares.append(last["batch_mi_nats"] / last["batch_ceiling_nats"])
+    says = f"Of log K a mini-batch bound has {min(shares):.2f} to {max(shares):.2f} at beta 30, over all runs."
+    return Verdict(HELD if min(shares) > 0.9 else FAILED, says)
 
 
 STUDY = Study(
@@ -145,13 +174,16 @@ STUDY = Study(
     ),
     changed=(
         "the paper shows CIFAR-10, where the truth is unknown; curves of kept CIFAR-10 runs are in "
-        "results/cifar10/mi_accuracy.md. The controller moves beta by its default rule, not by 1 % a step."
+        "results/cifar10/mi_accuracy.md. The controller moves beta by its default rule, not by 1 % a step. "
+        "Two rules came after the runs were seen. At first the best scales were chosen by the same numbers that the "
+        "third claim is judged by; now every seed has those that are best by the mean over the other seeds. At first "
+        "the first claim was judged by the first seed alone; now by all."
     ),
     claims=(
         Claim(
             f"{FLATNCE}, Fig. 1",
             "Mini-batch bounds tie at log K.",
-            "bound above 90 % of log K at beta 30, for all K and both objectives",
+            "bound above 90 % of log K at beta 30, for all K, both objectives and every seed",
             judge_ties,
         ),
         Claim(
@@ -163,7 +195,8 @@ STUDY = Study(
         Claim(
             f"{FLATNCE}, Fig. 1, each at its best",
             "FlatNCE learns more than InfoNCE also when each has its own best scale.",
-            "paired difference of pool MI above 0 at the smallest K",
+            "paired difference of pool MI above 0 at the smallest K, every seed at the scales that are best over the "
+            "other seeds",
             judge_best,
         ),
     ),
