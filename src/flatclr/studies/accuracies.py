@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, new_figure
 from flatclr.studies.judging import every, pooled_spread, score_text
-from flatclr.studies.study import Found, Row
+from flatclr.studies.study import OVER_SEEDS, Found, Row
 
+OF_ALL_ARMS = f"{OVER_SEEDS}; of differences by the spread of all arms that are alike"  # on pages that show `less`
 HELD_OUT = "held out: "
 Pair = tuple[str, str]  # of arms
 

@@ -220,9 +220,9 @@ def _state(planned: Sequence[Run], found: Found, study: Study) -> str:
     shared = [run.shared for run in planned]
     places = ["`runs/`"] * (not all(shared)) + ["`../pool/runs/`, which studies share"] * any(shared)
     raw = f"Raw numbers of every run are in {' and '.join(places)}."
-    brackets = "Brackets are 95 % intervals over seeds."
+    brackets = f" Brackets are {study.brackets}." if study.brackets else ""
     missing = "" if len(found) == len(planned) else " The table fills as the others come."
-    return f"{len(found)} of {len(planned)} runs are kept.{missing} {raw} {brackets}"
+    return f"{len(found)} of {len(planned)} runs are kept.{missing} {raw}{brackets}"
 
 
 def _origin(found: Found) -> str:

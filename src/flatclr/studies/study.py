@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 Numbers = dict[str, Any]  # what a run measured: numbers, texts, and lists and mappings of them, as JSON has them
 Row = Mapping[str, str]  # of a table: a text by column
+OVER_SEEDS = "95 % intervals over seeds"
 FILLED_BY = "filled by"  # the column of the command in rows of what is empty
 
 
@@ -246,6 +247,7 @@ class Study:
         notes: of the finished runs, below the table: what it shows besides the claims.
         empty: rows of what no run has filled yet, each with the command that does.
         summary: of the verdicts, in plain sentences.
+        brackets: what those on its page are; "" where it has none.
 
     >>> [claim.source for claim in flatclr.studies.load_study("cost").claims]
     ['FlatNCE paper (Chen et al. 2021), Table S1']
@@ -266,3 +268,4 @@ class Study:
     notes: Callable[[Found], list[str]] = no_notes
     empty: Callable[[Found], list[Row]] = nothing_empty
     summary: Callable[[Sequence[Verdict]], list[str]] = no_summary
+    brackets: str = OVER_SEEDS

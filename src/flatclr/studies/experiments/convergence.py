@@ -198,4 +198,5 @@ STUDY = Study(
     seeds=3,
     budget="seconds on a CPU",
     notes=notes,
+    brackets="",
 )

@@ -111,4 +111,5 @@ STUDY = Study(
     seeds=1,
     budget="no time",
     options={OPTION: PRICE},
+    brackets="",
 )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from flatclr.evaluation.intervals import Score
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import all_above, less, percent
+from flatclr.studies.accuracies import OF_ALL_ARMS, all_above, less, percent
 from flatclr.studies.judging import (
     FAILED,
     HELD,
@@ -435,4 +435,5 @@ STUDY = Study(
     options={TIER: 3},
     empty=empty,
     summary=summary,
+    brackets=OF_ALL_ARMS,
 )

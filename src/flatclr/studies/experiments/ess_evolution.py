@@ -14,7 +14,7 @@ from flatclr.runs import CONFIG, RunDirectory
 from flatclr.studies.checkpoints import metrics_of
 from flatclr.studies.judging import OPEN, Verdict, above, mean_score, pooled_spread, score_text, together
 from flatclr.studies.literature import FLATNCE
-from flatclr.studies.study import Claim, Found, Job, Kept, Numbers, Plan, Row, Run, Study
+from flatclr.studies.study import OVER_SEEDS, Claim, Found, Job, Kept, Numbers, Plan, Row, Run, Study
 from flatclr.studies.training_runs import located, thinned, training_run
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -238,4 +238,5 @@ STUDY = Study(
     seeds=3,
     budget="about 3 minutes on two cores",
     options={"kept": "results/cifar10/runs"},
+    brackets=f"{OVER_SEEDS}; on CIFAR-10 by the spread of all kept runs together",
 )

@@ -137,4 +137,5 @@ STUDY = Study(
     draw=draw,
     seeds=1,
     budget="seconds on a CPU",
+    brackets="",
 )

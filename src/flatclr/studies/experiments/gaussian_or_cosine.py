@@ -7,7 +7,7 @@ from itertools import product
 from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import all_above, percent
+from flatclr.studies.accuracies import OF_ALL_ARMS, all_above, percent
 from flatclr.studies.judging import FAILED, HELD, OPEN, Verdict, score_text, together
 from flatclr.studies.literature import F_MICL
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
@@ -162,4 +162,5 @@ STUDY = Study(
     draw=draw,
     seeds=2,
     budget="about 15 GPU minutes with --jobs 5 that share the GPU",
+    brackets=OF_ALL_ARMS,
 )

@@ -209,4 +209,5 @@ STUDY = Study(
     draw=draw,
     seeds=1,
     budget="about 5 GPU minutes",
+    brackets="95 % intervals of a bootstrap over batches",
 )

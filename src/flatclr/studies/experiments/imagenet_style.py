@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from flatclr.evaluation.finetune import PAPER
-from flatclr.studies.accuracies import accuracy_rows, knn_figure, less
+from flatclr.studies.accuracies import OF_ALL_ARMS, accuracy_rows, knn_figure, less
 from flatclr.studies.judging import OPEN, Verdict, above, score_text
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
@@ -127,4 +127,5 @@ STUDY = Study(
     seeds=2,
     budget="by estimate half a GPU hour, less with --jobs 6 that share the GPU; 6 before fine-tuning was captured",
     options={"data": "imagenette", "transfer_data": "cifar10"},
+    brackets=OF_ALL_ARMS,
 )

@@ -304,4 +304,5 @@ STUDY = Study(
     budget="about 15 minutes on two cores",
     options={"kept": "results/cifar10/runs", "studies": "results/studies"},
     notes=notes,
+    brackets="95 % intervals over kinds of runs",
 )

@@ -331,4 +331,5 @@ STUDY = Study(
     seeds=1,
     budget="a minute on a CPU",
     notes=notes,
+    brackets="",
 )

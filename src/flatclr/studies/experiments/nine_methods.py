@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import all_above, best_arm, held_out, less, percent
+from flatclr.studies.accuracies import OF_ALL_ARMS, all_above, best_arm, held_out, less, percent
 from flatclr.studies.judging import Verdict, score_text
 from flatclr.studies.literature import F_MICL
 from flatclr.studies.study import Claim, Found, Plan, Row, Run, Study
@@ -157,4 +157,5 @@ STUDY = Study(
     seeds=2,
     budget="about 20 GPU minutes with --jobs 5 that share the GPU",
     notes=notes,
+    brackets=OF_ALL_ARMS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from flatclr.evaluation.intervals import Score
-from flatclr.studies.accuracies import best_arm, has_stopped, is_held_out, knn_figure, less, percent
+from flatclr.studies.accuracies import OF_ALL_ARMS, best_arm, has_stopped, is_held_out, knn_figure, less, percent
 from flatclr.studies.judging import HELD, NOT_RUN, OPEN, Verdict, above, below, score_text, together
 from flatclr.studies.literature import FLATNCE
 from flatclr.studies.methods import EPOCHS, FLAT_ESS, FLAT_NCE, INFO_NCE, TUNING_EPOCHS, shared_run
@@ -209,4 +209,5 @@ STUDY = Study(
     draw=draw,
     seeds=2,
     budget="about 1 GPU hour with --jobs 8 that share the GPU, less where equal-footing was run",
+    brackets=OF_ALL_ARMS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from flatclr.plots import COLOURS, new_figure
-from flatclr.studies.accuracies import all_above, best_arm, has_stopped, percent
+from flatclr.studies.accuracies import OF_ALL_ARMS, all_above, best_arm, has_stopped, percent
 from flatclr.studies.judging import OPEN, Verdict, below, pooled_spread, score_text
 from flatclr.studies.literature import FLATNCE, THIS
 from flatclr.studies.methods import FLAT_ESS, FLAT_NCE, INFO_NCE, SIG_LIP, TUNING_EPOCHS, Method
@@ -157,4 +157,5 @@ STUDY = Study(
     seeds=2,
     budget="about 20 GPU minutes with --jobs 8 that share the GPU, a quarter less where equal-footing was run",
     empty=empty,
+    brackets=OF_ALL_ARMS,
 )
