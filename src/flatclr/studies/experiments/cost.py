@@ -18,19 +18,23 @@ PUBLISHED = {"MoCo": 23_000.0, "SimCLR": 1_720.0, "CLIP": 634_000.0}  # dollars
 
 @dataclass(frozen=True)
 class Measured:
-    """A run of this package whose time is kept."""
+    """A run of this package that is kept in results/cifar10/runs, as its page shows it."""
 
+    run: str
     what: str
     minutes: float
-    reached: str
-    evidence: str
+    knn_percent: float
+    linear_percent: float
+
+    @property
+    def reached(self) -> str:
+        return f"kNN {self.knn_percent:g} %, linear {self.linear_percent:g} %"
 
 
-OURS = (
-    Measured("CIFAR-10, two views, 80 epochs", 1.5, "kNN 82.3 %", "results/cifar10/time_to_accuracy.md"),
-    Measured(
-        "CIFAR-10, two views, 180 epochs", 3.2, "kNN 86.9 %, linear 89.9 %", "results/cifar10/time_to_accuracy.md"
-    ),
+PAGE = "results/cifar10/time_to_accuracy.md"
+OURS = (  # an installed package has no results to read: a test compares these with the clocks and scores there
+    Measured("fast-e80-s0", "CIFAR-10, two views, 80 epochs", 1.5, 82.3, 86.5),
+    Measured("fast-e180-s0", "CIFAR-10, two views, 180 epochs", 3.2, 86.9, 89.9),
 )
 
 
@@ -60,7 +64,7 @@ def table(found: Found) -> list[Row]:
             "minutes": f"{one.minutes:g}",
             "dollars": f"{kept.numbers['dollars'][one.what]:.2f}",
             "reached": one.reached,
-            "evidence": f"{one.evidence}, one H200 at ${price:g} an hour",
+            "evidence": f"{one.run} in {PAGE}, one H200 at ${price:g} an hour",
         }
         for one in OURS
     ]
