@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from typer.testing import CliRunner
 from flatclr.cli import train as cli_train
 from flatclr.cli.main import app
 from flatclr.data.opening import from_anywhere
+from flatclr.objectives import OBJECTIVES
 from flatclr.training.build_objective import build_objective
-from flatclr.training.config import TrainConfig
+from flatclr.training.config import SUPERVISED, TrainConfig
 from flatclr.training.recipes import RECIPES
 from flatclr.training.trainer import train
 from tests.support.training_worker import config
@@ -23,6 +25,7 @@ from tests.support.training_worker import config
     ("settings", "message"),
     [
         ({"objective": "flatnc"}, "objective must be one of .* did you mean 'flatnce'"),
+        ({"objective": "supervized"}, "objective must be one of .* did you mean 'supervised'"),
         ({"batch_sise": 3}, "setting must be one of .* did you mean 'batch_size'"),
         ({"learning_rate": -1.0}, "learning_rate must be a finite number > 0, got -1.0"),
         ({"momentum": 0.9}, "pairing must be 'one_way' with a momentum encoder"),
@@ -33,6 +36,15 @@ from tests.support.training_worker import config
 def test_a_bad_setting_is_named_before_any_work(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig().changed(**settings)
+
+
+def test_every_objective_that_has_a_name_is_offered() -> None:
+    with pytest.raises(ValueError, match="objective must be one of") as refused:
+        TrainConfig().changed(objective="nonsense")
+    offered = set(re.findall(r"'(\w+)'", str(refused.value))) - {"nonsense"}
+    assert offered == {*OBJECTIVES, SUPERVISED}  # one from Python has none
+    for name in offered:
+        assert TrainConfig().changed(objective=name).objective == name
 
 
 def test_recipes_are_whole_configs_that_survive_a_round_trip() -> None:

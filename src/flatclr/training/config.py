@@ -203,7 +203,7 @@ class TrainConfig:
         "flatnce",
         "objective",
         f"The objective: {', '.join(OBJECTIVES)}; supervised uses labels.",
-        one_of(OBJECTIVES, OWN, SUPERVISED),
+        one_of(OBJECTIVES, SUPERVISED, untold=[OWN]),
     )
     objective_options: Mapping[str, Any] = setting({}, "objective", "Arguments of the objective.", named_values)
     ess_target: float | Sequence[Sequence[float]] | None = setting(

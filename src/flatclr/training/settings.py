@@ -91,9 +91,9 @@ def optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def one_of(allowed: Collection[str], *more: str) -> Check:
-    """A name of the list, or one of those that it does not tell."""
-    return lambda name, value: None if value in more else require_one_of(name, value, allowed)
+def one_of(allowed: Collection[str], *more: str, untold: Collection[str] = ()) -> Check:
+    """A name of the list, which may grow, or one more; those that are `untold` are taken, but not offered."""
+    return lambda name, value: None if value in untold else require_one_of(name, value, [*allowed, *more])
 
 
 def positive_count(name: str, value: Any) -> None:
