@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.kernels import kernels_of
 from flatclr.contrast.numerics import no_autocast
-from flatclr.contrast.phi import Phi
+from flatclr.contrast.phi import Phi, Written
 from flatclr.contrast.relation import PAIRINGS, Layout, layout_of
 from flatclr.contrast.streamed import Kept, Pass, Prepared, Pull, gradients_of
 
@@ -78,11 +78,6 @@ def _asked(text: str) -> Asked:
     return Asked(*text.split(SEPARATOR))
 
 
-def can_hold(phi: Phi | None) -> bool:
-    """Whether an operator can name it: its device code is given by where it is imported from."""
-    return phi is None or isinstance(phi.device, str)
-
-
 def reduce_traced(
     batch: Batch, scale: float | Tensor, route: str, phi: Phi | None, *, with_ess: bool
 ) -> tuple[Tensor, ...]:
@@ -98,13 +93,7 @@ def reduce_traced(
         )
         if on
     )
-    parameters: tuple[float | Tensor, ...] = ()
-    name = kinds = ""
-    if phi is not None:
-        assert isinstance(phi.device, str)
-        name, parameters = phi.device, phi.parameters or ()
-        kinds = "".join("t" if isinstance(p, Tensor) else "f" for p in parameters)
-    first, second, *_ = (*(0.0 if isinstance(p, Tensor) else float(p) for p in parameters), 0.0, 0.0)
+    written = Written.of(phi)
     z_a, z_b = batch.views
     packed_QA: Tensor = torch.ops.flatclr.contrast(
         z_a,
@@ -113,10 +102,10 @@ def reduce_traced(
         batch.given_queue,
         scale if isinstance(scale, Tensor) else None,
         1.0 if isinstance(scale, Tensor) else scale,
-        [p for p in parameters if isinstance(p, Tensor)],
-        first,
-        second,
-        Asked(route, options.pairing, switches, name, kinds).text,
+        written.tensors,
+        written.first,
+        written.second,
+        Asked(route, options.pairing, switches, written.device, written.kinds).text,
     )
     if phi is not None:
         return packed_QA[0], packed_QA[1]
@@ -126,18 +115,10 @@ def reduce_traced(
 def _pass_of(
     asked: Asked, z_a: Tensor, queue: Tensor | None, phi_tensors: list[Tensor], numbers: tuple[float, float]
 ) -> Pass:
-    phi = None
-    if asked.phi:
-        tensors, given = iter(phi_tensors), zip(asked.phi_kinds, numbers, strict=False)
-        parameters = tuple(next(tensors) if kind == "t" else number for kind, number in given)
-        phi = Phi(asked.phi, value=_on_the_device, derivative=_on_the_device, parameters=parameters, device=asked.phi)
+    phi = Written(asked.phi, asked.phi_kinds, phi_tensors, *numbers).read()
     layout = asked.layout(len(z_a), 0 if queue is None else len(queue))
     switches = asked.switches
     return Pass(layout, asked.route, phi, "n" in switches, "s" in switches, "e" in switches, z_a.dtype)
-
-
-def _on_the_device(_: Tensor) -> NoReturn:
-    raise AssertionError("its device code is called")
 
 
 @torch.library.custom_op("flatclr::contrast", mutates_args=())

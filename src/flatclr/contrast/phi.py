@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -71,6 +71,44 @@ class Phi:
         """
         values: Tensor = _Applied.apply(scores, self)
         return values
+
+
+class Written(NamedTuple):
+    """A phi, or none, as an operator in a graph of torch.compile takes it: text, tensors and numbers."""
+
+    device: str  # where its device code is, "module:function"; "" for none
+    kinds: str  # of its parameters: t a tensor, f a number
+    tensors: list[Tensor]
+    first: float
+    second: float
+
+    @classmethod
+    def of(cls, phi: Phi | None) -> Written:
+        """Of one that `can_be_written`."""
+        if phi is None:
+            return cls("", "", [], 0.0, 0.0)
+        assert isinstance(phi.device, str)
+        parameters = phi.parameters or ()
+        kinds = "".join("t" if isinstance(p, Tensor) else "f" for p in parameters)
+        first, second, *_ = (*(0.0 if isinstance(p, Tensor) else float(p) for p in parameters), 0.0, 0.0)
+        return cls(phi.device, kinds, [p for p in parameters if isinstance(p, Tensor)], first, second)
+
+    def read(self) -> Phi | None:
+        """The function again, for kernels that call its device code."""
+        if not self.device:
+            return None
+        tensors, given = iter(self.tensors), zip(self.kinds, (self.first, self.second), strict=False)
+        parameters = tuple(next(tensors) if kind == "t" else number for kind, number in given)
+        return Phi(self.device, _on_the_device, _on_the_device, parameters, self.device)
+
+
+def can_be_written(phi: Phi | None) -> bool:
+    """Whether an operator can name it: its device code is given by where it is imported from."""
+    return phi is None or isinstance(phi.device, str)
+
+
+def _on_the_device(_: Tensor) -> NoReturn:
+    raise AssertionError("its device code is called")
 
 
 class _Applied(torch.autograd.Function):

@@ -18,9 +18,9 @@ from torch import Tensor
 from flatclr.contrast import dense, operators
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import TRITON_MODULES, Kernels, fused_kernels_run, kernels_of
+from flatclr.contrast.kernels import TRITON_MODULES, Kernels, fused_kernels_run, kernels_of, knows
 from flatclr.contrast.numerics import Unchanged, dense_ess, no_autocast
-from flatclr.contrast.phi import Phi
+from flatclr.contrast.phi import Phi, can_be_written
 from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.stats import ContrastStats, measured
 from flatclr.contrast.streamed import reduce_streamed
@@ -84,7 +84,7 @@ def _streamed(
     batch: Batch, scale: float | Tensor, route: str, phi: Phi | None, *, with_ess: bool = True
 ) -> tuple[Tensor, ...]:
     """Of two views, tile by tile: (positive, log-sum-exp, their gap, ess if asked); given phi, (positive, its mean)."""
-    if torch.compiler.is_compiling() and route in TRITON_MODULES and operators.can_hold(phi):
+    if torch.compiler.is_compiling() and route in TRITON_MODULES and can_be_written(phi):
         return operators.reduce_traced(batch, scale, route, phi, with_ess=with_ess)
     if phi is None and not with_ess and route in TRITON_MODULES and isinstance(scale, float) and has_plan(batch, scale):
         found = reduce_whole(batch, scale, route)
@@ -207,10 +207,9 @@ def route_of(batch: Batch, phi: Phi | None = None, *, plain: bool, scale: float 
     is_small = alone and scores <= largest
     if is_small and (not plain or (batch.queue is None and layout.tile is not None)):
         return "dense"
-    held = plain or not torch.compiler.is_compiling()  # no operator holds another relation in a graph
-    if options.backend == "auto" and held and prefers_triton(batch.views[0], layout.ranks):
+    if options.backend == "auto" and prefers_triton(batch.views[0], layout.ranks):
         best = _with_triton(batch.views[0], plain=plain)
-        return best if phi is None or _is_known(phi, best) else "streamed"
+        return best if knows(best, phi) else "streamed"
     return "streamed"
 
 
@@ -263,11 +262,6 @@ def _is_plain(batch: Batch, scale: float | Tensor) -> bool:
     return batch.options.route != "dense" or (batch.queue is None and batch.layout.tile is not None)
 
 
-def _is_known(phi: Phi, route: str) -> bool:
-    """Whether the kernels of a route can compute it, in a graph where one is traced."""
-    return operators.can_hold(phi) if torch.compiler.is_compiling() else kernels_of(route).knows(phi)
-
-
 def _with_triton(embeddings: Tensor, *, plain: bool) -> str:
     """The faster of the routes that need Triton."""
     half = embeddings.dtype in (torch.bfloat16, torch.float16)
@@ -304,7 +298,7 @@ def _require_possible(route: str, batch: Batch, phi: Phi | None, *, plain: bool)
             "route='fused' must be asked of two views at one temperature without labels, ids, hard negatives or a "
             "margin, got more; use route='strips' or 'streamed'."
         )
-    if torch.compiler.is_compiling() and operators.can_hold(phi):
+    if torch.compiler.is_compiling() and can_be_written(phi):
         return  # the operator looks when it runs
     kernels = kernels_of(route)
     kernels.require_usable(batch.views[0])

@@ -18,11 +18,12 @@ from flatclr import distributed
 from flatclr.checks import refuse_double_backward
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.drawn import candidate_scores
-from flatclr.contrast.kernels import kernels_of
+from flatclr.contrast.kernels import TRITON_MODULES, knows
 from flatclr.contrast.known import Known
 from flatclr.contrast.numerics import by_row, keep_scale, kept_scale, no_autocast, products
 from flatclr.contrast.phi import Phi
 from flatclr.contrast.relation import Layout
+from flatclr.contrast.selected_operators import reduce_selected_traced
 from flatclr.contrast.selected_pass import Kept, Needs, Work, gradients_of_pairs, lens_of, reduce_pairs
 
 
@@ -51,7 +52,7 @@ def reduce_selected(batch: Batch, scale: float | Tensor, route: str, wanted: Wan
     with no_autocast(batch.views[0]):
         if route == "dense" or (route == "drawn" and not wanted.positives):
             return sums_of_matrix(*_score_matrix(batch, scale, wanted), wanted, scale)
-        if route == "drawn" or (wanted.phi is not None and not kernels_of(route).knows(wanted.phi)):
+        if route == "drawn" or not knows(route, wanted.phi):
             route = "streamed"
         return _streamed(batch, scale, route, wanted)
 
@@ -118,9 +119,14 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         wanted.squares,
         count,
     )
-    # no graph takes a tensor twice
-    queues = batch.queue, None if batch.given_queue is batch.queue else batch.given_queue
-    found = work.kernels.run(_SelectedPairs.apply, stack, own_Vnd, stack, *queues, scale, shift, work, by_label)
+    queues: tuple[Tensor | None, Tensor | None] = None, None  # in which there are no positives
+    if not wanted.positives:  # no graph takes a tensor twice
+        queues = batch.queue, None if batch.given_queue is batch.queue else batch.given_queue
+    if torch.compiler.is_compiling() and route in TRITON_MODULES:
+        own_Vnd = own_Vnd if by_label is None else by_label.sort(own_Vnd.flatten(0, 1)).view_as(own_Vnd)
+        found: tuple[Tensor, ...] = reduce_selected_traced(work, batch.options, own_Vnd, stack, *queues, scale, shift)
+    else:
+        found = work.kernels.run(_SelectedPairs.apply, stack, own_Vnd, stack, *queues, scale, shift, work, by_label)
     value, squares, count = found
     if by_label is not None:
         value, count = by_label.back(value), by_label.back(count)

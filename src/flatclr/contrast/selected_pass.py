@@ -118,6 +118,14 @@ class Needs(NamedTuple):
     shift: bool
 
 
+def operands_of(work: Work, stack: Tensor, queue: Tensor | None, given_queue: Tensor | None) -> tuple[Tensor, Operands]:
+    """(rows [V n, d] on the sphere if asked, embeddings of all ranks as products take them)"""
+    unit, _, rows = work.kernels.stacked(stack, normalize=work.normalize)
+    given_queue = queue if given_queue is None else given_queue
+    queued = Embeddings.of(given_queue, queue, normalized=work.normalize)
+    return unit, Operands.of(work.kernels, rows, queued, work.layout)
+
+
 def reduce_pairs(
     work: Work,
     stack: Tensor,
@@ -133,9 +141,7 @@ def reduce_pairs(
     """
     layout, kernels = work.layout, work.kernels
     groups, own = len(layout.groups), layout.own_samples
-    unit, _, rows = kernels.stacked(stack, normalize=work.normalize)
-    given_queue = queue if given_queue is None else given_queue
-    operands = Operands.of(kernels, rows, Embeddings.of(given_queue, queue, normalized=work.normalize), layout)
+    unit, operands = operands_of(work, stack, queue, given_queue)
     sums = _start(work, unit, scale, shift, with_moment=needs.scale, with_slopes=needs.shift)
     for part in work.parts(operands, scale):
         if part.row_anchors is not None:

@@ -13,7 +13,7 @@ from flatclr.accelerator import has_triton, triton_runs, with_triton
 from flatclr.contrast.kernels import strips_torch, tiled_torch
 from flatclr.contrast.kernels.reductions import Block, Embeddings, PlainSums, Ready, Reduction, Rows, SideT
 from flatclr.contrast.kernels.selected import AnySums
-from flatclr.contrast.phi import Phi
+from flatclr.contrast.phi import Phi, can_be_written
 
 
 class WholePlan(Protocol):
@@ -119,6 +119,14 @@ def kernels_of(route: str) -> Kernels:
     if route == "streamed":
         return tiled_torch
     return strips_torch if route == "strips_torch" else _kernels_with_triton(route)
+
+
+def knows(route: str, phi: Phi | None) -> bool:
+    """Whether the kernels of a route can compute it; in a graph, an operator must name it to those of Triton."""
+    if phi is None:
+        return True
+    named = torch.compiler.is_compiling() and route in TRITON_MODULES
+    return can_be_written(phi) if named else kernels_of(route).knows(phi)
 
 
 @cache
