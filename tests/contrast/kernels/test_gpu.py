@@ -183,6 +183,21 @@ def test_a_compiled_loss_takes_the_route_of_the_eager_one(pairs: int, d: int, ex
         assert relative_error(mine, theirs) < 2e-2
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
+def test_a_compiled_loss_of_labels_and_three_views_goes_by_strips() -> None:
+    torch._dynamo.reset()
+    objective = flatclr.InfoNCE(0.2)
+    labels = torch.arange(700, device="cuda") % 7
+    found = []
+    for compiled in (False, True):
+        views = torch.randn(3, 700, 200, generator=torch.Generator().manual_seed(0)).cuda().bfloat16().requires_grad_()
+        loss = (torch.compile(objective, fullgraph=True) if compiled else objective)(views, labels=labels)
+        found.append((loss.detach(), *torch.autograd.grad(loss, views)))
+        assert objective.with_stats(views, labels=labels)[1].route == "strips"
+    for mine, theirs in zip(found[1], found[0], strict=True):
+        assert relative_error(mine, theirs) < 2e-2
+
+
 def test_the_operators_pass_torchs_own_checks_on_the_device() -> None:
     from flatclr.contrast.operators import Asked, contrast
 
