@@ -1,10 +1,10 @@
 """From stored images to batches of augmented views.
 
 `open_dataset` opens what a user names: files, folders, and the datasets whose names are in `DATASETS`. A `Dataset` has
-sources of images, in memory (`ResidentImages`) or in files (`FileImages`), or of pairs (`PairedArrays`). `BatchPlan`
-says which samples make up a step, `Loader` brings them to the device. `ViewConfig` says which views of an image there
-are, `draw_views` draws their parameters, `apply_views` and `gathered_views` make them; the single operations are in
-`flatclr.data.views`.
+sources of images, in memory (`ResidentImages`) or in files (`FileImages`), of pairs (`PairedArrays`) or of `Sentences`.
+`BatchPlan` says which samples make up a step, `Loader` brings them to the device. `ViewConfig` says which views of an
+image there are, `draw_views` draws their parameters, `apply_views` and `gathered_views` make them; the single
+operations are in `flatclr.data.views`.
 
 >>> source = flatclr.data.open_dataset().train
 >>> config = flatclr.data.views_for(source.channels)
@@ -15,7 +15,7 @@ torch.Size([4, 1, 28, 28])
 
 from flatclr.data.halves import halved, split_in_halves
 from flatclr.data.loading import BatchPlan, Loader, seeded_generator
-from flatclr.data.opening import DATASETS, dataset_from, fashion_mnist_small, open_dataset, token_ids
+from flatclr.data.opening import DATASETS, dataset_from, fashion_mnist_small, open_dataset
 from flatclr.data.positives import ClassPositives
 from flatclr.data.progress import Progress
 from flatclr.data.sources import (
@@ -26,6 +26,7 @@ from flatclr.data.sources import (
     PairedArrays,
     ReadyViews,
     ResidentImages,
+    Sentences,
     SkippedImagesWarning,
 )
 from flatclr.data.views import (
@@ -40,6 +41,7 @@ from flatclr.data.views import (
     simclr_cifar_views,
     views_for,
 )
+from flatclr.data.words import token_ids
 
 __all__ = [
     "DATASETS",
@@ -54,6 +56,7 @@ __all__ = [
     "Progress",
     "ReadyViews",
     "ResidentImages",
+    "Sentences",
     "SkippedImagesWarning",
     "ViewConfig",
     "ViewParameters",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from flatclr.data.progress import Progress
-from flatclr.data.sources import AnySource, FileImages, ImageSource, ItemImages, PairedArrays
+from flatclr.data.sources import AnySource, FileImages, ImageSource, ItemImages, PairedArrays, Sentences
 from flatclr.data.views import ViewConfig, views_for
 from flatclr.models.encoders import BOUND_TO_SQUARES
 from flatclr.models.network import Normalisation
@@ -16,6 +16,11 @@ from flatclr.training.config import TrainConfig
 
 def trainable(source: AnySource, config: TrainConfig, progress: Progress | None = None) -> AnySource:
     """Image files decoded into memory where they fit; the sides of paired data become images or rows."""
+    if isinstance(source, Sentences):
+        raise ValueError(
+            f"data must be images or pairs to train on, got single sentences ({source.name}); pass a .txt file, whose "
+            "adjacent sentences are pairs."
+        )
     if isinstance(source, PairedArrays):
         return source.with_sides(*(_images_or_rows(side, config) for side in (source.x, source.y)))
     if isinstance(source, FileImages):

@@ -45,6 +45,6 @@ def test_nothing_is_suggested_where_nothing_is_close(tmp_path: Path, asked: str)
 def test_an_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"")
     with pytest.raises(
-        ValueError, match=r"must be a folder or end in \.npz, \.npy, \.tar or \.txt, got .*a\.zip'; unpack"
+        ValueError, match=r"must be a folder or end in \.npz, \.npy, \.tar, \.txt or \.csv, got .*a\.zip'; unpack"
     ):
         open_dataset(tmp_path / "a.zip")

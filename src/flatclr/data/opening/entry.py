@@ -12,7 +12,7 @@ from flatclr.data.opening.names import LABELS, expanded
 from flatclr.data.opening.paths import open_path
 from flatclr.data.opening.split import Split
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset
+from flatclr.data.sources import Dataset, Sentences
 
 
 def open_dataset(
@@ -37,6 +37,8 @@ def open_dataset(
               are paired data if y is float
             - `.npy` images; `images.npy,labels.npy`; `x.npy,y.npy` for paired data if y is float
             - `.txt`: pairs of adjacent sentences, for the encoder "bigru"
+            - `.csv` with the columns text and label: labelled sentences, to evaluate such an encoder on;
+              `train.csv,test.csv` to learn from one and test on the other
             - `.tar` shards (WebDataset: key.jpg beside key.cls): one, a folder, or a pattern, `shards/*.tar` or
               `shards/{000..009}.tar`
             - `hf:NAME` or `hf:NAME:SPLIT` from the Hugging Face hub
@@ -79,7 +81,8 @@ def open_dataset(
     else:
         dataset = open_path(text, image_size, split, labels)
     if len(dataset.train) < 2:
-        raise ValueError(f"{dataset.name} must have at least 2 training images, got {len(dataset.train)}; add more.")
+        kind = "sentences" if isinstance(dataset.train, Sentences) else "images"
+        raise ValueError(f"{dataset.name} must have at least 2 training {kind}, got {len(dataset.train)}; add more.")
     return dataset
 
 

@@ -15,12 +15,13 @@ from flatclr.data.opening.entry import open_dataset
 from flatclr.data.opening.names import LABELS
 from flatclr.data.opening.split import Split
 from flatclr.data.progress import Progress
-from flatclr.data.sources import Dataset, FileImages, ItemImages, PairedArrays, ResidentImages, alpha_is_told
+from flatclr.data.sources import Dataset, FileImages, ItemImages, PairedArrays, ResidentImages, Sentences, alpha_is_told
 from flatclr.data.sources.items import kind_of
+from flatclr.data.words import are_texts
 
 TAKEN = (
-    "a path or name, a flatclr Dataset, an array or tensor of images, (images, labels), (x, y), a torch Dataset, a "
-    "Hugging Face dataset or a sequence of images or of their files"
+    "a path or name, a flatclr Dataset, an array or tensor of images, (images, labels), (sentences, labels), (x, y), a "
+    "torch Dataset, a Hugging Face dataset or a sequence of images or of their files"
 )
 
 
@@ -39,8 +40,9 @@ def dataset_from(
 
     Args:
         given: what `open_dataset` takes; a `Dataset` or a source of images; images as an array or tensor, alone or with
-            labels; paired data (x, y) of float rows; a torch Dataset or a sequence whose items are images or (image,
-            label); a list of image files; a Hugging Face dataset, or a mapping of its splits.
+            labels; sentences with labels, both lists; paired data (x, y) of float rows; a torch Dataset or a sequence
+            whose items are images or (image, label); a list of image files; a Hugging Face dataset, or a mapping of its
+            splits.
         data_dir, image_size, labels, test_fraction, seed, progress: as for `open_dataset`.
         name: for messages and reports, of data that has none.
 
@@ -118,8 +120,12 @@ def _known_labels(given: Any) -> tuple[Tensor | None, Sequence[str]]:
     return numbers, tuple(map(str, classes)) if isinstance(classes, list | tuple) else ()
 
 
-def _two_arrays(first: Any, second: Any, image_size: int | None, name: str) -> ResidentImages | PairedArrays:
-    """Images and labels; paired data where the second are float rows."""
+def _two_arrays(
+    first: Any, second: Any, image_size: int | None, name: str
+) -> ResidentImages | PairedArrays | Sentences:
+    """Images or sentences and their labels; paired data where the second are float rows."""
+    if are_texts(first):
+        return Sentences(first, second, name=name)
     x, y = (part if isinstance(part, Tensor) else np.asarray(part) for part in (first, second))
     is_float = y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"
     if is_float:

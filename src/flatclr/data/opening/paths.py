@@ -10,7 +10,7 @@ from flatclr.data.opening.names import expanded, nearest
 from flatclr.data.opening.numpy_files import open_npy, open_npy_pair, open_npz
 from flatclr.data.opening.shards import open_shards
 from flatclr.data.opening.split import Split
-from flatclr.data.opening.text import open_text
+from flatclr.data.opening.text import open_tables, open_text
 from flatclr.data.sources import Dataset
 
 
@@ -29,10 +29,12 @@ def open_path(text: str, image_size: int | None, split: Split, labels: str = "au
         return open_npy(path, image_size, split)
     if path.suffix == ".txt":
         return open_text(path, split)
+    if path.suffix == ".csv":
+        return open_tables([path], split)
     if path.suffix == ".tar":
         return open_shards(path.stem, [path], image_size, split)
     raise ValueError(
-        f"data must be a folder or end in .npz, .npy, .tar or .txt, got {str(path)!r}; "
+        f"data must be a folder or end in .npz, .npy, .tar, .txt or .csv, got {str(path)!r}; "
         "unpack a compressed archive first, and point at the folder of single images."
     )
 
@@ -41,6 +43,8 @@ def _open_several(text: str, path: Path, image_size: int | None, split: Split) -
     paths = [Path(part.strip()).expanduser() for part in text.split(",")]
     if len(paths) == 2 and all(part.suffix == ".npy" for part in paths):
         return open_npy_pair((paths[0], paths[1]), image_size, split)
+    if len(paths) == 2 and all(part.suffix == ".csv" and part.is_file() for part in paths):
+        return open_tables(paths, split)
     if path.suffix == ".tar" and (shards := _shards(text)):
         return open_shards(path.parent.resolve().name, shards, image_size, split)
     raise FileNotFoundError(_absence(text, path))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from flatclr.data.loading import seeded_generator
-from flatclr.data.sources import Dataset, FileImages, ItemImages, PairedArrays, ResidentImages
+from flatclr.data.sources import Dataset, FileImages, ItemImages, PairedArrays, ResidentImages, Sentences
 
 
 class Split(NamedTuple):
@@ -16,7 +16,7 @@ class Split(NamedTuple):
     fraction: float
     seed: int
 
-    def of(self, name: str, source: ResidentImages | FileImages | ItemImages | PairedArrays) -> Dataset:
+    def of(self, name: str, source: ResidentImages | FileImages | ItemImages | PairedArrays | Sentences) -> Dataset:
         """The source cut into training and test part."""
         held_out = int(len(source) * self.fraction)
         if held_out == 0:

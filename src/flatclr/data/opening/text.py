@@ -1,50 +1,22 @@
-"""A text file as pairs of adjacent sentences, words as numbers by a hash, so that an encoder needs no list of words."""
+"""Text as data: adjacent sentences of a text file are pairs, the rows of a table are sentences with labels."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from flatclr.checks import require_count, shown
+from flatclr.checks import shown
 from flatclr.data.opening.split import Split
-from flatclr.data.sources import Dataset, PairedArrays
+from flatclr.data.sources import Dataset, PairedArrays, Sentences
+from flatclr.data.words import WORD, are_texts, token_ids
 
-LENGTH, BUCKETS = 32, 8192  # words of a sentence, and numbers that words are spread over
+TEXT, LABEL = "text", "label"  # columns of a table of sentences
 END_OF_SENTENCE = re.compile("(?<=[.!?])[\"'\u201d\u2019)]*\\s+")
-WORD = re.compile("\\w+(?:['\u2019]\\w+)*")
-
-
-def token_ids(sentences: Sequence[str], *, length: int = LENGTH, buckets: int = BUCKETS) -> Tensor:
-    """The words of sentences as numbers: the same word has the same number everywhere.
-
-    Args:
-        sentences: case and punctuation are passed over.
-        length: words that are read of a sentence, at most.
-        buckets: how many numbers there are; few let different words share one.
-
-    Returns:
-        [N, length] of whole numbers as float32: 0 where a sentence has ended, else 1 to buckets - 1.
-
-    >>> ids = token_ids(["The cat sat.", "the CAT!"], length=4)
-    >>> (ids[0, :2] == ids[1, :2]).all(), ids[1, 2:]
-    (tensor(True), tensor([0., 0.]))
-    """
-    require_count("length", length, advice="32 words are a long sentence.")
-    require_count("buckets", buckets, at_least=2, at_most=2**24, advice="8192 suits a book.")
-    if not isinstance(sentences, Sequence) or not all(isinstance(sentence, str) for sentence in sentences):
-        raise TypeError(f"sentences must be a list of texts, got {shown(sentences)}; pass ['a sentence'].")
-    ids = torch.zeros(len(sentences), length)
-    for row, sentence in enumerate(sentences):
-        words = WORD.findall(sentence.lower())[:length]
-        numbers = [1 + zlib.crc32(word.encode()) % (buckets - 1) for word in words]
-        ids[row, : len(words)] = torch.tensor(numbers, dtype=torch.float32)
-    return ids
 
 
 def sentences_of(text: str) -> list[list[str]]:
@@ -60,10 +32,7 @@ def sentences_of(text: str) -> list[list[str]]:
 
 def open_text(path: Path, split: Split) -> Dataset:
     """Every sentence with the next one of its paragraph; the last part of the text is held out, so none is in both."""
-    try:
-        paragraphs = sentences_of(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be UTF-8 text, got byte {error.start} that is not; convert it.") from None
+    paragraphs = sentences_of(_read(path))
     held_out = int(len(paragraphs) * split.fraction)
     parts = [paragraphs[: len(paragraphs) - held_out], paragraphs[len(paragraphs) - held_out :]]
     pairs = [[(a, b) for part in half for a, b in pairwise(part)] for half in parts]
@@ -82,3 +51,79 @@ def _paired(pairs: Sequence[tuple[str, str]], name: str) -> PairedArrays | None:
         return None
     first, second = zip(*pairs, strict=True)
     return PairedArrays(token_ids(first), token_ids(second), name=name, tokens=True)
+
+
+def open_tables(paths: Sequence[Path], split: Split) -> Dataset:
+    """The sentences of a table, some held out for testing, or of two: those to learn from, those to test on."""
+    train, *test = map(_read_table, paths)
+    if not test:
+        return split.of(train.name, train)
+    return Dataset("+".join(path.stem for path in paths), train, test[0])
+
+
+def are_sentences(given: Any) -> bool:
+    """Whether it is single sentences, or names a table of them."""
+    if isinstance(given, str | Path):
+        return Path(given).suffix == ".csv"
+    if isinstance(given, tuple) and len(given) == 2:
+        return are_texts(given[0])
+    return isinstance(getattr(given, "train", given), Sentences)
+
+
+def in_single_sentences(given: Any) -> Any:
+    """A text file, a table or a list of texts as sentences one by one; all else as it is."""
+    if are_texts(given):
+        return Dataset("sentences", Sentences(given), None)
+    path = Path(given).expanduser() if isinstance(given, str | Path) else None
+    if path is None or path.suffix not in (".txt", ".csv") or not path.is_file():
+        return given
+    return Dataset(path.stem, _read_table(path) if path.suffix == ".csv" else _read_text(path), None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be UTF-8 text, got byte {error.start} that is not; convert it.") from None
+
+
+def _read_text(path: Path) -> Sentences:
+    """Every sentence with a word, in the order of the text."""
+    found = [sentence for paragraph in sentences_of(_read(path)) for sentence in paragraph]
+    if not found:
+        raise ValueError(f"{path} must hold sentences, got none; write some text into it.")
+    return Sentences(found, name=path.stem)
+
+
+def _read_table(path: Path) -> Sentences:
+    """The columns text and label of a table, in the order of its lines."""
+    reader = csv.reader(io.StringIO(_read(path)), strict=True)
+    try:
+        header, rows = next(reader, []), [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise ValueError(f"{path} must be a table, got {error} in line {reader.line_num}; mend it.") from None
+    names = [name.strip().lower() for name in header]
+    if TEXT not in names:
+        raise ValueError(
+            f"{path} must begin with a line that names its columns, {TEXT} and {LABEL}, got {shown(header)}; add it."
+        )
+    for line, row in rows:
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path} must have {len(names)} cells in every line, got {len(row)} in line {line}; put texts with "
+                "commas in double quotes."
+            )
+    if not rows:
+        raise ValueError(f"{path} must hold sentences, got none below its first line; add some.")
+    texts = [row[names.index(TEXT)] for _, row in rows]
+    return Sentences(texts, _labels(path, names, rows), name=path.stem)
+
+
+def _labels(path: Path, names: Sequence[str], rows: Sequence[tuple[int, list[str]]]) -> list[str] | None:
+    if LABEL not in names:
+        return None
+    labels = [row[names.index(LABEL)].strip() for _, row in rows]
+    if "" in labels:
+        line, _ = rows[labels.index("")]
+        raise ValueError(f"{path} must have a label in every line, got none in line {line}; add it.")
+    return labels

@@ -1,7 +1,7 @@
 """Sources of images in one form: resident in memory, or files that are decoded when they are asked for.
 
 A source hands out uint8 images [B, C, S, S]; all its images have one size S and one number of channels C. Paired rows
-of numbers are a source of another kind.
+of numbers, and sentences, are sources of other kinds.
 """
 
 from flatclr.data.sources.alpha import TransparentImagesWarning, alpha_is_told
@@ -14,6 +14,7 @@ from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
 from flatclr.data.sources.ready import ReadyViews
 from flatclr.data.sources.resident import ResidentImages
+from flatclr.data.sources.sentences import Sentences
 
 __all__ = [
     "AnySource",
@@ -27,6 +28,7 @@ __all__ = [
     "PairedArrays",
     "ReadyViews",
     "ResidentImages",
+    "Sentences",
     "SkippedImagesWarning",
     "TarMember",
     "TransparentImagesWarning",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from flatclr.data.sources.paired import PairedArrays
 from flatclr.data.sources.protocol import ImageSource
 from flatclr.data.sources.ready import ReadyViews
+from flatclr.data.sources.sentences import Sentences
 
-AnySource = ImageSource | PairedArrays | ReadyViews
-"""What a run can be trained on."""
+AnySource = ImageSource | PairedArrays | ReadyViews | Sentences
+"""What a run can be trained on, and single sentences, which an encoder can be evaluated on."""
 
 
 @dataclass(frozen=True)
