@@ -11,8 +11,9 @@ import pytest
 
 import flatclr
 from flatclr.evaluation.results import read_results
-from flatclr.models.saving import save_encoder
+from flatclr.models import build_encoder, save_encoder
 from tests.support.evaluation import flatclr_eval, pictures, small_encoder
+from tests.support.text import labelled, table
 from tests.support.training_worker import config
 
 
@@ -73,6 +74,25 @@ def test_results_under_other_settings_keep_the_earlier_ones_beside_them(
     assert {row.protocol for row in found.rows} == {"retrieval", "knn", "geometry"}
     assert found.set_aside == kept.name
     assert list(tmp_path.glob("results-*.json")) == [kept]
+
+
+def test_sentences_of_two_tables_are_measured_beside_random_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_encoder(tmp_path, build_encoder("bigru", channels=32, image_size=1, width=4, hidden=3), description={})
+    for seed, name in enumerate(("train.csv", "test.csv")):
+        (tmp_path / name).write_text(table(*labelled(40, slice(8), seed=seed)))
+    data = f"{tmp_path / 'train.csv'},{tmp_path / 'test.csv'}"
+    with pytest.raises(SystemExit, match="0"):
+        flatclr_eval(monkeypatch, "eval", tmp_path, "--data", data, "--protocol", "knn,linear", "--seed", "3", "--json")
+    *lines, end = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(line["protocol"], line["weights"]) for line in lines] == [
+        (protocol, weights) for protocol in ("knn", "linear") for weights in ("trained", "random")
+    ]
+    assert {line["data"] for line in lines} == {"train+test"}
+    assert all(line["scores"]["top1"]["low"] < line["scores"]["top1"]["high"] for line in lines)
+    assert end["results"] == str(tmp_path / "evaluation" / "results.json")
+    assert len(list((tmp_path / "evaluation" / "features").iterdir())) == 4
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,13 @@ COMMANDS = {
             "Measure an encoder by fixed protocols, with 95 % intervals, beside the same encoder with random weights.",
         ),
         Entry("finetune", ENCODERS, "Train an encoder further with labels, and keep the classifier."),
-        Entry("embed", ENCODERS, "Write the features of images, with their names and labels, to one file."),
+        Entry(
+            "embed", ENCODERS, "Write the features of images or sentences, with their names and labels, to one file."
+        ),
         Entry(
             "neighbours",
             ENCODERS,
-            "Show the images nearest to some, near-duplicates or outliers, on a contact sheet and in a table.",
+            "Show the images or sentences nearest to some, near-duplicates or outliers.",
         ),
         Entry("export", ENCODERS, "Take an encoder away, as an ONNX file or as a folder for the Hugging Face hub."),
         Entry("settings", ENCODERS, "List every setting of a run with its default and what it means."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,10 @@ Encoder = Annotated[str, typer.Argument(help=ENCODER_HELP)]
 Data = Annotated[
     str | None,
     Option(
-        help="The images: whatever flatclr train --data takes.", rich_help_panel=DATA, show_default="those of the run"
+        help="The images, whatever flatclr train --data takes; or the sentences, a .txt file, or a .csv file with the "
+        "columns text and label.",
+        rich_help_panel=DATA,
+        show_default="those of the run",
     ),
 ]
 DataDir = Annotated[str | None, Option(help="The folder of named datasets.", rich_help_panel=DATA)]
@@ -73,9 +75,9 @@ def embed_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the features of images, with their names and labels, to one file.
+    """Write the features of images or sentences, with their names and labels, to one file.
 
-    Images are sized and normalised as in the encoder's training.
+    Images are sized and normalised as in the encoder's training. Sentences are told apart and read as there.
     """
     target = require_target(out)
     with EvaluationDisplay(quiet=as_json or quiet) as display:
@@ -91,11 +93,11 @@ def embed_command(
             progress=display.progressed,
         )
     found.save(target)
-    told: dict[str, Any] = {"embeddings": str(target), "images": len(found), "features": found.features.shape[1]}
+    told: dict[str, Any] = {"embeddings": str(target), found.kind: len(found), "features": found.features.shape[1]}
     told["labels"] = None if found.labels is None else len(set(found.labels))
-    print(json.dumps(told) if as_json else _sentence(target, told))
+    print(json.dumps(told) if as_json else _sentence(found.kind, told))
 
 
-def _sentence(target: Path, told: dict[str, Any]) -> str:
+def _sentence(kind: str, told: dict[str, Any]) -> str:
     labels = "no labels" if told["labels"] is None else f"labels of {told['labels']} classes"
-    return f"{target}: {told['images']:,} images, {told['features']} features each, names, {labels}"
+    return f"{told['embeddings']}: {told[kind]:,} {kind}, {told['features']} features each, names, {labels}"

@@ -65,7 +65,8 @@ def eval_command(
     data: Annotated[
         str | None,
         Option(
-            help="The images to measure on: whatever flatclr train --data takes.",
+            help="The images to measure on, whatever flatclr train --data takes; or the sentences, a .csv file with "
+            "the columns text and label, or train.csv,test.csv.",
             rich_help_panel=DATA,
             show_default="those of the run, else the embedded images",
         ),

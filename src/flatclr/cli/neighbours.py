@@ -19,8 +19,10 @@ from flatclr.cli.eval_display import EvaluationDisplay
 from flatclr.cli.options import MEASUREMENT, OUTPUT
 from flatclr.data.sources import Dataset, FileImages
 from flatclr.evaluation.embedding import Embeddings, embed
+from flatclr.evaluation.opening import reads_text
 from flatclr.evaluation.search import duplicates, nearest, outlier_scores
 from flatclr.evaluation.sheets import SheetRow, Tile, require_sheet, thumbnail, write_sheet
+from flatclr.evaluation.splits import IMAGES
 from flatclr.files import replace_files
 
 Option = typer.Option
@@ -32,7 +34,8 @@ Row = dict[str, Any]
 def neighbours_command(
     encoder: Encoder,
     images: Annotated[
-        list[str] | None, typer.Argument(help="The image files whose neighbours are wanted.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="The image files, or the sentences, whose neighbours are wanted.", show_default=False),
     ] = None,
     k: Annotated[
         int,
@@ -45,14 +48,14 @@ def neighbours_command(
     ] = 8,
     of_duplicates: Annotated[
         bool,
-        Option("--duplicates", help="Show pairs of images that are nearly the same.", rich_help_panel=MEASUREMENT),
+        Option("--duplicates", help="Show pairs that are nearly the same.", rich_help_panel=MEASUREMENT),
     ] = False,
     threshold: Annotated[
-        float, Option(help="The cosine from which two images count as duplicates.", rich_help_panel=MEASUREMENT)
+        float, Option(help="The cosine from which two count as duplicates.", rich_help_panel=MEASUREMENT)
     ] = 0.99,
     of_outliers: Annotated[
         bool,
-        Option("--outliers", help="Show the images that are least like their neighbours.", rich_help_panel=MEASUREMENT),
+        Option("--outliers", help="Show what is least like its neighbours.", rich_help_panel=MEASUREMENT),
     ] = False,
     most: Annotated[int, Option(help="How many outliers are shown.", rich_help_panel=MEASUREMENT)] = 24,
     data: Data = None,
@@ -64,29 +67,32 @@ def neighbours_command(
     out: Annotated[
         str,
         Option(
-            help="The contact sheet to write, .png or .html; the table goes beside it as .csv.",
+            help="The contact sheet to write, .png or .html; the table goes beside it as .csv. Of sentences there is "
+            "the table alone.",
             rich_help_panel=OUTPUT,
         ),
     ] = "neighbours.png",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show the images nearest to some, near-duplicates or outliers, on a contact sheet and in a table.
+    """Show the images or sentences nearest to some, near-duplicates or outliers.
 
-    All images are compared with each other by the cosine of their features.
+    Images are shown on a contact sheet and in a table, sentences in a table. All are compared with each other by the
+    cosine of their features.
     """
     target = require_sheet(out)
+    beside = target.with_suffix(".csv")
     require_count("--neighbours", k, advice="say 8.")
     require_count("--most", most, advice="say 24.")
     if sum((bool(images), of_duplicates, of_outliers)) != 1:
         raise ValueError(
-            "exactly one of image files, --duplicates and --outliers must be asked for, got "
+            "exactly one of images (or sentences), --duplicates and --outliers must be asked for, got "
             f"{'none' if not (images or of_duplicates or of_outliers) else 'several'}; pick one."
         )
     options: dict[str, Any] = {"image_size": image_size, "architecture": architecture, "device": device}
     with EvaluationDisplay(quiet=as_json or quiet) as display:
         options["progress"] = display.progressed
-        asked = None if not images else embed(encoder, _queries(images), **options)
+        asked = None if not images else embed(encoder, _queries(images, encoder, architecture), **options)
         bank = embed(encoder, data, labels=labels, data_dir=data_dir, **options)
         if asked is not None:
             title, table, rows = _near(bank, asked, images or [], k)
@@ -94,15 +100,17 @@ def neighbours_command(
             title, table, rows = _alike(bank, threshold)
         else:
             title, table, rows = _apart(bank, k, most)
-        write_sheet(target, title, list(rows()))
-    _write_table(target.with_suffix(".csv"), table)
-    _show(title, table, target, as_json=as_json)
+        sheet = write_sheet(target, title, list(rows())) if bank.kind == IMAGES else None
+    _write_table(beside, table)
+    _show(title, table, sheet, beside, as_json=as_json)
 
 
 Found = tuple[str, list[Row], Callable[[], Iterator[SheetRow]]]
 
 
-def _queries(images: Sequence[str]) -> Dataset:
+def _queries(images: Sequence[str], encoder: str, architecture: str | None) -> Dataset | Sequence[str]:
+    if reads_text(encoder, architecture):
+        return images
     missing = [image for image in images if not Path(image).is_file()]
     if missing:
         raise FileNotFoundError(f"images must be files, got {missing[0]!r}, which is none; check the path.")
@@ -112,14 +120,14 @@ def _queries(images: Sequence[str]) -> Dataset:
 def _near(bank: Embeddings, asked: Embeddings, images: Sequence[str], k: int) -> Found:
     """Of every image asked for, those of the bank; one that is in the bank does not find itself."""
     names = [images[row] for row in asked.rows]
-    own = [_own_place(bank, Path(name)) for name in names]
+    own = [_own_place(bank, name) for name in names]
     found = nearest(bank.features, asked.features, k=k + 1)
     kept = [
         [(int(i), float(c)) for i, c in zip(index, cosine, strict=True) if i != place][:k]
         for index, cosine, place in zip(found.index, found.cosine, own, strict=True)
     ]
     table = [
-        {"image": name, "rank": rank, "neighbour": bank.names[i], "cosine": round(c, 4)} | _label(bank, i)
+        {_one_of(bank): name, "rank": rank, "neighbour": bank.names[i], "cosine": round(c, 4)} | _label(bank, i)
         for name, row in zip(names, kept, strict=True)
         for rank, (i, c) in enumerate(row, 1)
     ]
@@ -129,7 +137,7 @@ def _near(bank: Embeddings, asked: Embeddings, images: Sequence[str], k: int) ->
             first = Tile(thumbnail(asked.picture(number)), Path(name).name, asked=True)
             yield SheetRow(name, [first, *(_tile(bank, i, f"{c:.3f}") for i, c in row)])
 
-    return f"The nearest of {len(bank):,} images of {bank.data}, by {bank.encoder}", table, rows
+    return f"The nearest of {len(bank):,} {bank.kind} of {bank.data}, by {bank.encoder}", table, rows
 
 
 def _alike(bank: Embeddings, threshold: float) -> Found:
@@ -143,27 +151,36 @@ def _alike(bank: Embeddings, threshold: float) -> Found:
             yield SheetRow(f"cosine {pair.cosine:.4f}", [_tile(bank, pair.first), _tile(bank, pair.second)])
 
     counted = f"{len(pairs):,} {'pair' if len(pairs) == 1 else 'pairs'}"
-    return f"{counted} of {len(bank):,} images of {bank.data} with a cosine of {threshold:g} or more", table, rows
+    return f"{counted} of {len(bank):,} {bank.kind} of {bank.data} with a cosine of {threshold:g} or more", table, rows
 
 
 def _apart(bank: Embeddings, k: int, most: int) -> Found:
     scores = outlier_scores(bank.features, k=k)
     order = np.argsort(-scores, kind="stable")
-    table = [{"image": bank.names[i], "distance": round(float(scores[i]), 4)} | _label(bank, int(i)) for i in order]
+    table = [
+        {_one_of(bank): bank.names[i], "distance": round(float(scores[i]), 4)} | _label(bank, int(i)) for i in order
+    ]
 
     def rows() -> Iterator[SheetRow]:
         shown = [_tile(bank, int(i), f"{scores[i]:.3f}") for i in order[:most]]
         for start in range(0, len(shown), PER_ROW):
             yield SheetRow(f"{start + 1} to {min(start + PER_ROW, len(shown))}", shown[start : start + PER_ROW])
 
-    return f"The images of {bank.data} that are least like their {k} neighbours, by {bank.encoder}", table, rows
+    return f"The {bank.kind} of {bank.data} that are least like their {k} neighbours, by {bank.encoder}", table, rows
 
 
-def _own_place(bank: Embeddings, image: Path) -> int | None:
-    """Where the bank has this very file."""
+def _one_of(bank: Embeddings) -> str:
+    """What a row is of: image or sentence."""
+    return bank.kind.removesuffix("s")
+
+
+def _own_place(bank: Embeddings, name: str) -> int | None:
+    """Where the bank has this very file or sentence."""
+    if bank.kind != IMAGES:
+        return bank.names.index(name) if name in bank.names else None
     files = [getattr(file, "path", None) for source in bank.sources for file in getattr(source, "files", ())]
     places = {path.resolve(): place for place, path in enumerate(files) if path is not None}
-    place = places.get(image.resolve())
+    place = places.get(Path(name).resolve())
     return bank.rows.index(place) if place in bank.rows else None
 
 
@@ -182,12 +199,11 @@ def _write_table(path: Path, table: Sequence[Row]) -> None:
     replace_files({path: pd.DataFrame(table).to_csv(index=False).encode(errors="backslashreplace")})
 
 
-def _show(title: str, table: Sequence[Row], target: Path, *, as_json: bool) -> None:
-    beside = target.with_suffix(".csv")
+def _show(title: str, table: Sequence[Row], sheet: Path | None, beside: Path, *, as_json: bool) -> None:
     if as_json:
         for row in table:
             print(json.dumps(row))
-        print(json.dumps({"sheet": str(target), "table": str(beside), "rows": len(table)}))
+        print(json.dumps({"sheet": None if sheet is None else str(sheet), "table": str(beside), "rows": len(table)}))
         return
     console = Console()
     if table:
@@ -201,5 +217,6 @@ def _show(title: str, table: Sequence[Row], target: Path, *, as_json: bool) -> N
         console.print(escape(title), highlight=False)
     if len(table) > PRINTED:
         console.print(f"and {len(table) - PRINTED:,} more rows", highlight=False)
-    for path in (target, beside):
-        console.print(escape(str(path)), highlight=False, soft_wrap=True)
+    for path in (sheet, beside):
+        if path is not None:
+            console.print(escape(str(path)), highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`embed`: the features of images, with their names, sized and normalised as in training."""
+"""`embed`: the features of images or sentences, with their names, prepared as in training."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from flatclr.checks import checked_device, require_count
-from flatclr.data.opening import dataset_from
+from flatclr.data.opening import dataset_from, in_single_sentences
 from flatclr.data.progress import Progress
-from flatclr.data.sources import FileImages, ImageSource, ItemImages, PairedArrays, ReadyViews
+from flatclr.data.sources import FileImages, ImageSource, ItemImages, Sentences
 from flatclr.evaluation.features import OUTPUT, compute_features
 from flatclr.evaluation.layers import find_layers
 from flatclr.evaluation.opening import is_by_name, open_named, open_subject
 from flatclr.evaluation.request import taking
-from flatclr.evaluation.splits import AdaptedSource, labels_of, with_labels
+from flatclr.evaluation.splits import IMAGES, SENTENCES, AdaptedSource, kind_of, labels_of, sources_of
 from flatclr.evaluation.subjects import Subject
 from flatclr.extras import needed
 from flatclr.files import replace_files, require_place
@@ -36,15 +36,16 @@ SUFFIXES = (".npz", ".parquet")
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Features of images, a row each.
+    """Features of images or sentences, a row each.
 
     Args:
         features: float32 [N, d].
-        names: of the images: paths of files below the folder that was named, else numbers.
+        names: of images: paths of files below the folder that was named, else numbers; sentences are their own names,
+            cut at 500 characters.
         labels: names of their classes; None where there are none.
         encoder: what made the features, in words.
         data: the name of the data.
-        sources, rows: where the images themselves are, and which of them the features are of.
+        sources, rows: where the images or sentences themselves are, and which of them the features are of.
 
     >>> found = Embeddings(np.eye(2, dtype=np.float32), ("a.jpg", "b.jpg"), None, "run", "photos")
     >>> found.to_frame().columns.tolist()
@@ -65,6 +66,11 @@ class Embeddings:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.features, dtype=dtype, copy=True if copy is None else copy)
 
+    @property
+    def kind(self) -> str:
+        """What the features are of: images or sentences."""
+        return kind_of(self.sources[0]) if self.sources else IMAGES
+
     def picture(self, number: int) -> Image.Image:
         """The image of a row, as it is stored.
 
@@ -74,6 +80,8 @@ class Embeddings:
         Returns:
             A PIL image; of an array at the size it was embedded at.
         """
+        if self.kind == SENTENCES:
+            raise ValueError(f"a picture must be of images, got sentences ({self.data}); they are in .names.")
         place = self.rows[number]
         for source in self.sources:
             if place < len(source):
@@ -148,13 +156,15 @@ class EmbedRequest:
 
 @taking(EmbedRequest)
 def embed(request: EmbedRequest) -> Embeddings:
-    """Features of images, sized and normalised as the encoder's training did.
+    """Features of images, sized and normalised as the encoder's training did, or of sentences, read as it read them.
 
     Args:
         run_or_encoder: as for `evaluate`: a run, an encoder's folder or file, "timm:NAME", a module or a callable.
         data: as for `flatclr.train`: a path or name, a `Dataset`, images as an array or tensor (uint8, or float in
             [0, 1]), a torch Dataset, a sequence of images; None: what the run was trained on. All images of a folder
-            are taken, those of train/ first, then those of test/.
+            are taken, those of train/ first, then those of test/. For an encoder of sentences: a `.txt` file, whose
+            sentences are told apart as in training, a `.csv` file with the column text and, where there are labels,
+            label, a list of sentences, or (sentences, labels).
         image_size: the side that images are brought to. Files are brought to that of the encoder; arrays must have it
             unless this says otherwise.
         labels: whether sub-folders are classes, as for `flatclr train`; None: as in the run, for its own data.
@@ -199,54 +209,57 @@ def _opened(request: EmbedRequest) -> tuple[Subject, list[ImageSource], str]:
     """The encoder, the parts of the data as it takes them, and the name of the data."""
     by_name = is_by_name(request.run_or_encoder, request.architecture)
     if by_name:
-        images, name = _images(request, request.data, request.data_dir, request.image_size)
+        parts, name = _sources(request, request.data, request.data_dir, request.image_size)
         subject = open_named(
             request.run_or_encoder,
-            channels=images[0].channels,
-            image_size=images[0].image_size,
+            channels=parts[0].channels,
+            image_size=parts[0].image_size,
             architecture=request.architecture,
             prefix=request.prefix,
             normalisation=request.normalisation,
         )
     else:
-        subject = open_subject(request.run_or_encoder, into=request.into, normalisation=request.normalisation)
+        subject = open_subject(
+            request.run_or_encoder, into=request.into, normalisation=request.normalisation, sentences=True
+        )
         of_run = request.data is None
         labels = subject.labels if of_run and request.labels is None else request.labels
-        images, name = _images(
+        parts, name = _sources(
             replace(request, labels=labels),
             subject.data if of_run else request.data,
             request.data_dir or subject.data_dir,
             None,
+            subject.reads,
+            subject.channels,
         )
-    return subject, [fitted(part, subject, request.image_size) for part in images], name
+    return subject, [fitted(part, subject, request.image_size) for part in parts], name
 
 
-def _images(
-    request: EmbedRequest, data: Any, data_dir: str | Path | None, image_size: int | None
+def _sources(
+    request: EmbedRequest,
+    data: Any,
+    data_dir: str | Path | None,
+    image_size: int | None,
+    reads: str | None = IMAGES,
+    words: int | None = None,
 ) -> tuple[list[ImageSource], str]:
     if data is None:
         raise ValueError("data must be named for an encoder without a run, got none; pass --data (data= from Python).")
     dataset = dataset_from(
-        data,
+        in_single_sentences(data) if reads == SENTENCES else data,
         data_dir=data_dir,
         image_size=image_size,
         labels=request.labels or "auto",
         test_fraction=0,
         progress=request.progress,
     )
-    parts = [part for part in (dataset.train, dataset.test) if part is not None]
-    images = [with_labels(part) for part in parts if not isinstance(part, PairedArrays | ReadyViews)]
-    if len(images) < len(parts):
-        raise ValueError(f"the data must be images, got {_kind(parts)} ({dataset.name}); pass images.")
-    return images, dataset.name
-
-
-def _kind(parts: Sequence[Any]) -> str:
-    return "paired arrays" if isinstance(parts[0], PairedArrays) else "views that were made of them"
+    return sources_of(dataset, reads, words), dataset.name
 
 
 def fitted(source: ImageSource, subject: Subject, image_size: int | None) -> ImageSource:
-    """The images as the encoder takes them; arrays of another size are refused unless one is asked for."""
+    """Images as the encoder takes them; arrays of another size are refused unless one is asked for."""
+    if isinstance(source, Sentences):
+        return source
     size = image_size or subject.image_size or source.image_size
     channels = subject.channels or source.channels
     if isinstance(source, FileImages):
@@ -289,7 +302,9 @@ def _only(values: Sequence[str], parts: Sequence[ImageSource]) -> list[str]:
 
 
 def _names(parts: Sequence[ImageSource]) -> list[str]:
-    """Paths below the folder that all files have in common; numbers for images without a file."""
+    """Sentences; paths below the folder that all files have in common; numbers for images without a file."""
+    if texts := [name for part in parts if isinstance(part, Sentences) for name in part.names]:
+        return texts
     files = [getattr(part, "files", None) for part in parts]
     if any(part is None for part in files):
         return [str(number) for number in range(sum(map(len, parts)))]

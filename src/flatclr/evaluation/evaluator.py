@@ -13,7 +13,7 @@ import torch
 
 from flatclr.checks import checked_device
 from flatclr.data.digits import DIGITS, digits
-from flatclr.data.opening import dataset_from
+from flatclr.data.opening import are_sentences, dataset_from
 from flatclr.data.progress import Progress
 from flatclr.data.sources import Dataset
 from flatclr.evaluation.bench import Bench
@@ -41,10 +41,11 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
             callable changes is its own affair.
         data: what `flatclr train --data` takes, or what `flatclr.data.dataset_from` does: a `Dataset`, (images, labels)
             as arrays, a torch Dataset; None: what the run was trained on, else the embedded images, unless the
-            encoder's description names other data.
+            encoder's description names other data. For an encoder of sentences, or a run on text: a `.csv` file with
+            the columns text and label, `train.csv,test.csv`, or (sentences, labels).
         protocol: one of `PROTOCOLS`, several, "auto" or "all". Both run those that fit the data, and list the others in
             `skipped`; "auto" has transfer only with `transfer_data`. A run on pairs has retrieval and mi, of
-            halves of labelled images knn and linear too.
+            halves of labelled images knn and linear too. Labelled sentences have knn, linear and retrieval.
         layer: probe this submodule instead of the output; "all": every top-level part in turn. Layers of a run are
             those of its whole network, "encoder.NAME" and "head.NAME", as long as it has a checkpoint.
         transfer_data: of the protocol transfer; scikit-learn's digits unless given.
@@ -79,7 +80,7 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
     >>> found["knn"].best.value
     1.0
     """
-    if is_paired(request.run_or_encoder):
+    if is_paired(request.run_or_encoder) and not are_sentences(request.data):
         return evaluate_pairs(request)
     device = checked_device(request.device)
     subject, data = _opened(request)
@@ -112,9 +113,13 @@ def _opened(request: EvaluationRequest) -> tuple[Subject, Splits]:
         )
         return subject, data
     subject = open_subject(
-        request.run_or_encoder, head=_head(request), normalisation=request.normalisation, into=request.into
+        request.run_or_encoder,
+        head=_head(request),
+        normalisation=request.normalisation,
+        into=request.into,
+        sentences=True,
     )
-    data = Splits.of(_data_of(subject, request))
+    data = Splits.of(_data_of(subject, request), subject.reads, subject.channels)
     _require_fit(subject, data)
     return subject, data
 
@@ -213,13 +218,14 @@ def _try_out(bench: Bench) -> None:
 
 def _begun(request: EvaluationRequest, subject: Subject, skipped: tuple[tuple[str, str], ...]) -> Evaluation:
     """An evaluation without rows yet, and a folder in which they have their place."""
+    architecture = None if subject.architecture is None else repr((subject.architecture, subject.bare))
     found = Evaluation(
         encoder=subject.name,
-        encoder_sha256=weights_digest(subject.bare),
+        encoder_sha256=weights_digest(subject.whole or subject.bare),
         rows=(),
         skipped=skipped,
         report=subject.report,
-        architecture=None if subject.architecture is None else repr((subject.architecture, subject.bare)),
+        architecture=architecture if subject.whole is None else repr(subject.whole),
         normalisation=None if subject.normalisation is None else asdict(subject.normalisation),
     )
     if request.out is None:

@@ -168,19 +168,20 @@ def watched(module: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any]
 
 
 def forward(module: nn.Module, images: Tensor, data: str) -> Any:
-    """What the module returns for images in its own type; what goes wrong is said in one line."""
+    """What the module returns for images in its own type, or numbers of words; what goes wrong is said in one line."""
     kinds = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
     try:
-        return module(images.to(next(kinds, images.dtype)))
+        return module(images.to(next(kinds, images.dtype)) if images.is_floating_point() else images)
     except torch.OutOfMemoryError as error:
         raise ValueError(
             f"{len(images)} images of {data} must fit into the memory of {images.device}, got too little; "
             "free some of it, or pass device='cpu'."
         ) from error
     except (RuntimeError, ValueError, TypeError) as error:
+        kind = "numbers of words" if images.dim() == 2 else "images"
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
-            f"the encoder must take images {list(images.shape[1:])} of {data}, got: {reason}; "
+            f"the encoder must take {kind} {list(images.shape[1:])} of {data}, got: {reason}; "
             "pass data of the size and channels it was built for, or use protocol transfer."
         ) from error
 

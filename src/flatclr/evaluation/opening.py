@@ -9,14 +9,17 @@ from typing import Any
 
 from torch import nn
 
+from flatclr.checkpoint import has_checkpoints
 from flatclr.evaluation.callables import FunctionEncoder
+from flatclr.evaluation.sentences import BothSides, both_sides, reads_sentences
+from flatclr.evaluation.splits import IMAGES, SENTENCES
 from flatclr.evaluation.subjects import Subject
 from flatclr.models.encoders import PACKAGES, Encoder, EncoderSpec, build_encoder
 from flatclr.models.network import Network, Normalisation, TwoTowers, normalisation_of, unwrapped
 from flatclr.models.saving import FOLDER_WEIGHTS, load_encoder
-from flatclr.models.trained import load_checkpointed_encoder, load_head, unfinished
+from flatclr.models.trained import load_checkpointed_encoder, load_head, load_network, paired_run, unfinished
 from flatclr.models.weights import encoder_from_weights
-from flatclr.runs import CONFIG, SIDES, RunDirectory
+from flatclr.runs import CHECKPOINTS, CONFIG, SIDES, RunDirectory
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 STATE_DICTS = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -28,8 +31,12 @@ def open_subject(
     head: nn.Module | None = None,
     normalisation: Normalisation | None = None,
     into: nn.Module | None = None,
+    sentences: bool = False,
 ) -> Subject:
-    """A run directory or an encoder's folder or file (`into` a module of its architecture), a module or a callable."""
+    """A run directory or an encoder's folder or file (`into` a module of its architecture), a module or a callable.
+
+    One that reads sentences is refused unless `sentences` is true.
+    """
     if isinstance(subject, str | Path):
         opened = _from_path(Path(subject), into)
     elif isinstance(subject, nn.Module):
@@ -40,8 +47,18 @@ def open_subject(
         raise TypeError(
             f"an encoder must be a path, 'timm:NAME', a module or a callable, got {type(subject).__name__}; pass one."
         )
+    if opened.reads == SENTENCES and not sentences:
+        raise ValueError(
+            f"an encoder must take images here, got {opened.name}, which reads sentences; flatclr embed and flatclr "
+            "eval take it."
+        )
     opened = opened.with_head(head)
     return opened if normalisation is None else replace(opened, normalisation=normalisation)
+
+
+def reads_text(subject: Any, architecture: str | None = None) -> bool:
+    """Whether an encoder reads sentences."""
+    return not is_by_name(subject, architecture) and open_subject(subject, sentences=True).reads == SENTENCES
 
 
 def head_of(subject: Any) -> nn.Module | None:
@@ -50,7 +67,7 @@ def head_of(subject: Any) -> nn.Module | None:
         network = unwrapped(subject)
         return network.head if isinstance(network, Network) else None
     is_run = isinstance(subject, str | Path) and (Path(subject) / CONFIG).is_file()
-    return load_head(subject) if is_run else None
+    return load_head(subject) if is_run and not paired_run(Path(subject)) else None
 
 
 def open_named(
@@ -134,20 +151,27 @@ def _package_normalisation(encoder: Encoder) -> Normalisation | None:
 
 
 def _encoder_of(module: nn.Module) -> nn.Module:
-    if isinstance(module, TwoTowers):
+    if not isinstance(module, TwoTowers):
+        return module.encoder if isinstance(module, Network) else module
+    if (joined := both_sides(module.encoders)) is None:
         raise ValueError("an encoder must be for one kind of images, got TwoTowers; pass one of its towers.")
-    return module.encoder if isinstance(module, Network) else module
+    return joined
 
 
 def _from_module(module: nn.Module) -> Subject:
+    if isinstance(module, BothSides):
+        x, y = map(_from_module, (module.encoder_x, module.encoder_y))
+        return replace(x, module=module, name=type(module).__name__, architecture=(x.architecture, y.architecture))
     spec = getattr(module, "spec", None)
     known = spec if isinstance(spec, EncoderSpec) else None
+    text = reads_sentences(known)
     return Subject(
         module,
         type(module).__name__,
         normalisation=normalisation_of(module),
+        reads=None if known is None else SENTENCES if text else IMAGES,
         channels=None if known is None else known.channels,
-        image_size=None if known is None else known.image_size,
+        image_size=None if known is None or text else known.image_size,
         architecture=known,
     )
 
@@ -158,7 +182,10 @@ def _from_path(path: Path, into: nn.Module | None) -> Subject:
             f"encoder must be a run directory, a folder, a file, 'timm:NAME' or 'torchvision:NAME', got {path}, "
             "which does not exist; check the path."
         )
-    run, loaded = _opened_run(path, into)
+    paired = paired_run(path)
+    if paired and (found := _of_sides(path)) is not None:
+        return found
+    run, loaded = _opened_run(path, into, paired=paired)
     opened = replace(_from_module(loaded), name=str(path))
     if run is not None:
         opened = _with_settings(opened, run)
@@ -172,11 +199,20 @@ def _from_path(path: Path, into: nn.Module | None) -> Subject:
     return replace(opened, trained_on=description.get("data"))
 
 
-def _opened_run(path: Path, into: nn.Module | None) -> tuple[RunDirectory | None, nn.Module]:
+def _opened_run(path: Path, into: nn.Module | None, *, paired: bool) -> tuple[RunDirectory | None, nn.Module]:
     """The run there, if it is one, and its encoder: of the newest checkpoint where the run is not at its end."""
-    if (path / CONFIG).is_file() and unfinished(path):
+    if not paired and (path / CONFIG).is_file() and unfinished(path):
         return RunDirectory.open(path), load_checkpointed_encoder(path, into=into)
     return finished_run(path), load_encoder(path, into=into)
+
+
+def _of_sides(path: Path) -> Subject | None:
+    """Both encoders of a run on pairs of sentences, of its newest checkpoint if there is one; None for other pairs."""
+    network = load_network(path) if has_checkpoints(path / CHECKPOINTS) else None
+    joined = both_sides({side: load_encoder(path / side) for side in SIDES} if network is None else network.encoders)
+    if joined is None:
+        return None
+    return replace(_with_settings(_from_module(joined), RunDirectory.open(path)), whole=network)
 
 
 def _with_settings(subject: Subject, run: RunDirectory) -> Subject:

@@ -125,7 +125,7 @@ def _data_of(request: EvaluationRequest, run: RunDirectory | None) -> _PairedDat
     train, test = dataset.train, dataset.test
     held_out = test if test is not None else train
     if not isinstance(held_out, PairedArrays):
-        raise ValueError(f"the data must be pairs, got images ({dataset.name}); pass x.npy,y.npy, say.")
+        raise ValueError(f"the data must be pairs, got images ({dataset.name}); pass x.npy,y.npy, or text.")
     if len(held_out) < FEWEST_PAIRS:
         raise ValueError(
             f"{dataset.name} must have at least {FEWEST_PAIRS} held-out pairs, got {len(held_out)}; add more."

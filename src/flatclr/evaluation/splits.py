@@ -1,4 +1,4 @@
-"""The data of an evaluation: training and test images, their labels, and images adapted to an encoder."""
+"""The data of an evaluation: what is learned from and tested on, its labels, and images adapted to an encoder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import torch
 from torch import Tensor
 
 from flatclr.data.arrays import image_tensor
-from flatclr.data.sources import Dataset, ImageSource, ItemImages, PairedArrays, ReadyViews
+from flatclr.data.sources import AnySource, Dataset, ImageSource, ItemImages, PairedArrays, ReadyViews, Sentences
 from flatclr.data.views import LUMA
+
+IMAGES, SENTENCES = "images", "sentences"  # what an encoder reads
+OTHERWISE = {
+    IMAGES: "pass images.",
+    SENTENCES: "pass a .csv file with the columns text and label, or to embed a .txt file.",
+}
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Training images that protocols learn from, and test images that they measure on."""
+    """Training images, or sentences, that protocols learn from, and others that they measure on."""
 
     name: str
     train: ImageSource
@@ -25,14 +31,16 @@ class Splits:
     _fingerprints: dict[int, str] = field(default_factory=dict, init=False, repr=False)  # by identity of the source
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Splits:
-        """Of the labelled part of the training images, where only a part has labels."""
-        if isinstance(dataset.train, PairedArrays) or isinstance(dataset.test, PairedArrays):
-            raise ValueError(f"the data must be images, got paired arrays ({dataset.name}); pass images.")
-        if isinstance(dataset.train, ReadyViews) or isinstance(dataset.test, ReadyViews):
-            raise ValueError(f"the data must be images, got views made of them ({dataset.name}); pass images.")
-        test = None if dataset.test is None else with_labels(dataset.test)
-        return cls(dataset.name, with_labels(dataset.labelled or dataset.train), test)
+    def of(cls, dataset: Dataset, reads: str | None = IMAGES, words: int | None = None) -> Splits:
+        """As an encoder reads them; of the labelled part of the training images, where only a part has labels."""
+        train, *test = sources_of(dataset, reads, words)
+        bank = train if dataset.bank is None else with_labels(dataset.bank)
+        return cls(dataset.name, bank, test[0] if test else None)
+
+    @property
+    def kind(self) -> str:
+        """What they are, in words."""
+        return kind_of(self.train)
 
     @property
     def parts(self) -> list[ImageSource]:
@@ -93,15 +101,41 @@ class Splits:
         unseen = [name for name in asked if name not in seen]
         if unseen:
             return (
-                f"every class of the test images must be in the training images, got {unseen[0]!r} in "
+                f"every class of the test {self.kind} must be in the training {self.kind}, got {unseen[0]!r} in "
                 f"{self.name}'s test part only; split the data anew."
             )
         of_test = labels_of(self.test)
         if of_test is None or self.several_classes != (of_test.dim() == 2):
             return f"both parts must have the same kind of labels, got two kinds in {self.name}; label one anew."
         if not self.several_classes and len(seen) < 2:
-            return f"training images must be of at least 2 classes, got {len(seen)} in {self.name}; label more of them."
+            return (
+                f"training {self.kind} must be of at least 2 classes, got {len(seen)} in {self.name}; label more of "
+                "them."
+            )
         return None
+
+
+def sources_of(dataset: Dataset, reads: str | None = IMAGES, words: int | None = None) -> list[ImageSource]:
+    """Its parts as an encoder reads them, images or sentences of so many words; either where `reads` is None."""
+    parts = [part for part in (dataset.train, dataset.test) if part is not None]
+    wanted = (IMAGES, SENTENCES) if reads is None else (reads,)
+    for kind in map(kind_of, parts):
+        if kind not in wanted:
+            raise ValueError(f"the data must be {wanted[0]}, got {kind} ({dataset.name}); {OTHERWISE[wanted[0]]}")
+    return [
+        part.reading(words) if words is not None and isinstance(part, Sentences) else with_labels(part)
+        for part in parts
+        if not isinstance(part, PairedArrays | ReadyViews)
+    ]
+
+
+def kind_of(source: AnySource) -> str:
+    """What it has, in words."""
+    if isinstance(source, PairedArrays):
+        return "paired sentences" if source.tokens else "paired arrays"
+    if isinstance(source, ReadyViews):
+        return "views made of images"
+    return SENTENCES if isinstance(source, Sentences) else IMAGES
 
 
 def with_labels(source: ImageSource) -> ImageSource:

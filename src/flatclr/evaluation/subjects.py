@@ -1,4 +1,4 @@
-"""What is evaluated: an encoder, and how its images are prepared."""
+"""What is evaluated: an encoder, and how what it reads is prepared."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Subject:
     module: nn.Module
     name: str
     normalisation: Normalisation | None = None
+    reads: str | None = None  # images or sentences; None where that is not known
     channels: int | None = None
     image_size: int | None = None
     views: Mapping[str, Any] | None = None  # what its training changed in the default views
@@ -32,6 +33,7 @@ class Subject:
     trained_on: str | None = None  # the name of the data in its description
     report: str = ""  # how weights from elsewhere fitted
     architecture: Any = None  # None: too little is known of it to keep its features on disk
+    whole: nn.Module | None = None  # what it is a part of, where results of both stand together
 
     @property
     def bare(self) -> nn.Module:
@@ -44,9 +46,9 @@ class Subject:
         return any(True for _ in self.module.parameters())
 
     def plain(self) -> Callable[[Tensor], Tensor]:
-        """Images as the encoder takes them, without augmentation."""
+        """Images as the encoder takes them, without augmentation; numbers of words as they are."""
         config = self.normalised(no_augmentation())
-        return lambda images: view_of(images, config, torch.Generator())
+        return lambda given: given if given.dim() == 2 else view_of(given, config, torch.Generator())
 
     def augmented(self, channels: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Views as in its training, or the default ones."""

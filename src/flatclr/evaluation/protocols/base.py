@@ -36,6 +36,7 @@ class Protocol:
     one_class: bool = False  # images of several classes are refused
     trains: bool = False  # changes weights, so it looks at no layer and needs a module
     elsewhere: bool = False  # on data of its own
+    needs_images: bool = False  # makes views or crops of them
     too_few: Callable[[Bench], str | None] = _enough  # what is lacking, as in "must have X, got Y"
 
 

@@ -75,5 +75,5 @@ def _too_few_to_draw(bench: Bench) -> str | None:
     return next((reason for reason in short if reason is not None), None)
 
 
-FINETUNE = Protocol(3, measure_finetune, trains=True)
-SEMI = Protocol(3, measure_semi, one_class=True, trains=True, too_few=_too_few_to_draw)
+FINETUNE = Protocol(3, measure_finetune, trains=True, needs_images=True)
+SEMI = Protocol(3, measure_semi, one_class=True, trains=True, needs_images=True, too_few=_too_few_to_draw)

@@ -80,7 +80,7 @@ def measure_retrieval(bench: Bench) -> Iterator[Measured]:
 def _too_few_to_validate(bench: Bench) -> str | None:
     if bench.data.several_classes or torch.bincount(bench.data.labels).max() > 1:
         return None
-    return "two training images of some class to validate on, got one of each"
+    return f"two training {bench.data.kind} of some class to validate on, got one of each"
 
 
 def _too_few_to_find(bench: Bench) -> str | None:
@@ -88,7 +88,7 @@ def _too_few_to_find(bench: Bench) -> str | None:
     counts, left = torch.bincount(labels), len(labels) - largest_group(len(labels))
     if counts.max() - largest_group(len(labels)) >= 2 or left > (counts > 0).sum():
         return None
-    return "two test images of a class however a twentieth is left out, got fewer"
+    return f"two test {bench.data.kind} of a class however a twentieth is left out, got fewer"
 
 
 KNN = Protocol(2, measure_knn, one_class=True)

@@ -70,5 +70,5 @@ def _too_few_to_view(bench: Bench) -> str | None:
     return None if images >= FEWEST_VIEWED else f"at least {FEWEST_VIEWED} images, got {images}"
 
 
-GEOMETRY = Protocol(2, measure_geometry, needs_labels=False, too_few=_too_few_to_view)
-MI = Protocol(2, measure_mi, needs_labels=False, too_few=_too_few_to_view)
+GEOMETRY = Protocol(2, measure_geometry, needs_labels=False, needs_images=True, too_few=_too_few_to_view)
+MI = Protocol(2, measure_mi, needs_labels=False, needs_images=True, too_few=_too_few_to_view)

@@ -20,4 +20,4 @@ def measure_transfer(bench: Bench) -> Iterator[Measured]:
         yield from measure_finetune(away, "finetune")
 
 
-TRANSFER = Protocol(3, measure_transfer, needs_labels=False, elsewhere=True)
+TRANSFER = Protocol(3, measure_transfer, needs_labels=False, elsewhere=True, needs_images=True)
