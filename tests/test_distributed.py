@@ -214,11 +214,12 @@ def test_fused_kernels_on_several_ranks_give_the_one_process_gradient(
 def test_ranks_with_gpus_take_the_routes_of_one_if_all_of_them_can(
     one: dict[str, Any], ranks: list[dict[str, Any]]
 ) -> None:
-    expected = {"narrow": "fused", "wide": "strips", "labels": "strips", "broken": "streamed"}
+    expected = {"narrow": "fused", "wide": "strips", "labels": "strips", "broken": "streamed", "in a graph": "streamed"}
     for rank, saw in enumerate(ranks):
         assert {name: run["route"] for name, run in saw["automatic"].items()} == expected
         for name, run in saw["automatic"].items():
-            for got, whole in zip(run["gradient"], one["automatic"][name]["gradient"], strict=True):
+            of_one = one["automatic"]["broken" if name == "in a graph" else name]
+            for got, whole in zip(run["gradient"], of_one["gradient"], strict=True):
                 want = len(ranks) * distributed_worker.own_slice(whole, rank, len(ranks))
                 assert (got - want).norm() < 1e-2 * want.norm(), name
 
@@ -233,10 +234,19 @@ def test_one_graph_of_model_and_loss_gives_the_one_process_gradient(
             torch.testing.assert_close(gradient, one["compiled"][name], **CLOSE, msg=f"{name}: {{}}".format)
 
 
-def test_a_graph_refuses_ranks_that_differ(ranks: list[dict[str, Any]]) -> None:
-    for rank in ranks:
-        assert "gather=True needs the same batch" in rank["compiled_refusal"]
-        assert "rank 1: batch 4, d 4" in rank["compiled_refusal"]
+def test_a_graph_refuses_what_eager_code_does_and_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+    """A rank that raised while it is traced would leave the others in a collective that it does not join."""
+    for number, rank in enumerate(ranks):
+        heard = rank["compiled_refusals"]
+        assert len(heard) == 6
+        for call, said in heard.items():
+            if call.startswith("sizes"):
+                assert "gather=True needs the same batch" in said
+                assert "rank 1: batch 4, d 4" in said
+            elif number == 1:
+                assert ("labels must be 6 whole numbers" if "labels" in call else "hard_negatives must be") in said
+            else:
+                assert "got a problem on ranks [1]" in said
 
 
 @pytest.mark.parametrize(

@@ -37,18 +37,27 @@ def ranks_sharing_a_batch(gather: bool) -> Ranks:
     return ALONE
 
 
+def group_of(ranks: Ranks) -> object:
+    """What several ranks are a group by; another one once the processes were joined anew."""
+    assert ranks.size > 1
+    return dist.group.WORLD
+
+
 def agree_on_batches(
     views: tuple[Tensor, ...], negatives: Tensor | None, ranks: Ranks, *, brings: tuple[int, ...] = ()
 ) -> tuple[Tensor, ...]:
-    """The views; refuses those that do not fit together and ranks that differ, on every rank before one could hang."""
+    """The views; those that do not fit together and ranks that differ are refused on all ranks, before one could hang.
+
+    In a graph of torch.compile the ranks are asked as often and in the same order: one of them may run eagerly.
+    """
     if ranks.size == 1:
         require_views(views, negatives)
         return views
     z_a = views[0]
-    if isinstance(z_a, Tensor) and z_a.is_cuda and torch.cuda.is_current_stream_capturing():
+    if isinstance(z_a, Tensor) and _is_captured(z_a):
         return views  # a captured step has static shapes, checked when it ran eagerly
     if torch.compiler.is_compiling():
-        require_views(views, negatives)  # all ranks trace the same code
+        require_views(views, negatives)  # on a rank that refuses them here, eager code says so to the others
         return torch.ops.flatclr.agreed_view(z_a, _described(views, negatives, brings)), *views[1:]
     problem, mine = None, [0] * (5 + len(brings))
     try:
@@ -58,6 +67,10 @@ def agree_on_batches(
         problem = error
     _agree(problem, mine, z_a.device if isinstance(z_a, Tensor) else None, ranks)
     return views
+
+
+def _is_captured(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _described(views: tuple[Tensor, ...], negatives: Tensor | None, brings: tuple[int, ...]) -> list[int]:
@@ -83,11 +96,15 @@ def _agree(problem: Exception | None, mine: list[int], device: torch.device | No
         )
 
 
-@torch.library.custom_op("flatclr::agreed_view", mutates_args=())
+# what waits for the device cannot be captured; the tag is not in every PyTorch
+WAITS = tuple(tag for name, tag in torch.Tag.__members__.items() if name == "cudagraph_unsafe")
+
+
+@torch.library.custom_op("flatclr::agreed_view", mutates_args=(), tags=WAITS)
 def agreed_view(view: Tensor, mine: list[int]) -> Tensor:
     """A copy of a view once the ranks agree, which they do when it runs: a graph cannot ask; see `usable_rows`."""
     ranks = ranks_sharing_a_batch(True)
-    if ranks.size > 1:
+    if ranks.size > 1 and not _is_captured(view):
         _agree(None, mine, view.device, ranks)
     return view.clone()
 
@@ -102,10 +119,6 @@ agreed_view.register_autograd(lambda ctx, upstream: (upstream, None))
 
 def fail_together(problem: str | None, device: torch.device, ranks: Ranks) -> None:
     """Raise on every rank if one has a problem: a rank that raised alone would leave the others waiting for it."""
-    if torch.compiler.is_compiling():  # of shapes and types, which are in the code that all ranks trace
-        if problem is not None:
-            raise ValueError(problem)
-        return
     failed = [problem is not None]
     if ranks.size > 1:
         failed = _all_gather(torch.tensor(failed, device=device, dtype=torch.uint8), ranks).flatten().tolist()
@@ -114,6 +127,30 @@ def fail_together(problem: str | None, device: torch.device, ranks: Ranks) -> No
         raise ValueError(
             problem or f"input must be usable on every rank, got a problem on ranks {where}; see the error there."
         )
+
+
+def unless_refused(x: Tensor, problem: str | None, ranks: Ranks) -> Tensor:
+    """x, or the problem that one rank has raised on all of them: in a graph of torch.compile when it runs."""
+    if torch.compiler.is_compiling() and ranks.size > 1:
+        told: Tensor = torch.ops.flatclr.unless_refused(x, problem or "")
+        return told
+    fail_together(problem, x.device, ranks)
+    return x
+
+
+@torch.library.custom_op("flatclr::unless_refused", mutates_args=(), tags=WAITS)
+def _unless_refused(x: Tensor, problem: str) -> Tensor:
+    if not _is_captured(x):
+        fail_together(problem or None, x.device, ranks_sharing_a_batch(True))
+    return x.clone()
+
+
+@_unless_refused.register_fake
+def _(x: Tensor, problem: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+_unless_refused.register_autograd(lambda ctx, upstream: (upstream, None))
 
 
 def any_rank(yes: bool, device: torch.device, ranks: Ranks) -> bool:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import flatclr
 from flatclr import EssControl, Objective
-from flatclr.contrast.operators import Asked, contrast, contrast_backward
+from flatclr.contrast.asked import Asked
+from flatclr.contrast.operators import contrast, contrast_backward, quantities_of
 from tests.support.harness import CASES, PAIRINGS, Batch, Case
 from tests.support.interpreter import interpreted, use_tiles
 
@@ -45,9 +46,9 @@ def arguments(asked: Asked, *, queue: bool = False, scale: Tensor | None = None)
 @pytest.mark.parametrize(
     ("asked", "queue", "scale"),
     [
-        (Asked("fused", "cross", "inm", "", ""), True, torch.tensor(3.0, requires_grad=True)),
-        (Asked("strips", "one_way", "n", "", ""), True, torch.tensor(40.0)),
-        (Asked("fused", "within", "i", JS, "t"), False, None),
+        (Asked("fused", "cross", 2, "inm", "", ""), True, torch.tensor(3.0, requires_grad=True)),
+        (Asked("strips", "one_way", 2, "n", "", ""), True, torch.tensor(40.0)),
+        (Asked("fused", "within", 2, "i", JS, "t"), False, None),
     ],
     ids=["learned_scale", "queue_alone", "phi_of_a_tensor"],
 )
@@ -56,7 +57,7 @@ def test_the_operators_pass_torchs_own_checks(asked: Asked, queue: bool, scale: 
     torch.library.opcheck(contrast, given)
     with torch.no_grad():
         values = contrast(*given)
-    assert values.shape == (asked.quantities, values.shape[1])
+    assert values.shape == (quantities_of(asked), values.shape[1])
     needs = [True, True, queue, scale is not None and scale.requires_grad]
     checks = ("test_schema", "test_faketensor")
     detached = tuple(x.detach() if isinstance(x, Tensor) else x for x in given)

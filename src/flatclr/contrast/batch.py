@@ -70,8 +70,8 @@ class Batch:
             )
         known = hard = None
         if given:
-            known = known_of(given, views[0], queued, ranks)
-            hard = given.get("hard_negatives")
+            known, hard, first = known_of(given, views[0], queued, ranks)
+            views = first, *views[1:]
         if options.check_embeddings and compiling:
             views, negatives, hard = _looked_at(views, negatives, hard, options)
         elif options.check_embeddings:
@@ -228,7 +228,7 @@ def _looked_at(
     return seen, negatives, hard_nHd
 
 
-@torch.library.custom_op("flatclr::usable_rows", mutates_args=())
+@torch.library.custom_op("flatclr::usable_rows", mutates_args=(), tags=distributed.WAITS)
 def usable_rows(rows: Tensor, name: str, directions: bool, gather: bool) -> Tensor:
     """A copy of rows that were looked at; a copy, because an operator must not return its argument."""
     ranks = distributed.ranks_sharing_a_batch(gather)

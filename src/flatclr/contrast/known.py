@@ -110,21 +110,24 @@ def without_nothing(given: Given) -> Given:
     return said
 
 
-def known_of(given: Given, like: Tensor, queued: int, ranks: distributed.Ranks) -> Known | None:
-    """Labels and ids as they came with a call, checked on every rank and gathered; checks hard negatives too."""
-    problem, codes = None, {}
+def known_of(
+    given: Given, view: Tensor, queued: int, ranks: distributed.Ranks
+) -> tuple[Known | None, Tensor | None, Tensor]:
+    """(labels and ids, gathered; hard negatives; the view) of a call, once they were looked at on every rank."""
+    problem, codes, hard = None, {}, given.get("hard_negatives")
     try:
-        codes = _checked(given, like, queued)
+        codes = _checked(given, view, queued)
     except (TypeError, ValueError) as error:
         if ranks.size == 1:
             raise
-        problem = str(error)
-    if not (like.is_cuda and torch.cuda.is_current_stream_capturing()):  # checked when the step ran eagerly
-        distributed.fail_together(problem, like.device, ranks)
+        problem, hard = str(error), None
+    if not (view.is_cuda and torch.cuda.is_current_stream_capturing()):  # checked when the step ran eagerly
+        view = distributed.unless_refused(view, problem, ranks)
     (labels, queue_labels), (ids, queue_ids) = (
         _small(_gathered(codes.get(name), ranks), codes.get(f"negative_{name}")) for name in ("labels", "ids")
     )
-    return None if labels is None and ids is None else Known(labels, ids, queue_labels, queue_ids)
+    known = None if labels is None and ids is None else Known(labels, ids, queue_labels, queue_ids)
+    return known, hard, view
 
 
 def _small(mine: Tensor | None, theirs: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

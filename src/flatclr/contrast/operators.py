@@ -16,66 +16,18 @@ log-sum-exp, gap and ess if asked; with a learned scale, the moment behind them)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flatclr import distributed
 from flatclr.checks import refuse_double_backward
+from flatclr.contrast.asked import Asked, read
 from flatclr.contrast.batch import Batch
 from flatclr.contrast.kernels import kernels_of
 from flatclr.contrast.numerics import no_autocast
 from flatclr.contrast.phi import Phi, Written
-from flatclr.contrast.relation import PAIRINGS, Layout, layout_of
 from flatclr.contrast.streamed import Kept, Pass, Prepared, Pull, gradients_of
-
-SEPARATOR = "|"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Everything about a call that is not a tensor or a number."""
-
-    route: str
-    pairing: str
-    switches: str  # letters: in-batch negatives, normalize, gather, shared loss, moment, ess
-    phi: str  # where its device code is, "module:function"; "" for a log-sum-exp
-    phi_kinds: str  # of its parameters: t a tensor, f a number
-
-    @property
-    def text(self) -> str:
-        return f"{self.route}|{self.pairing}|{self.switches}|{self.phi}|{self.phi_kinds}"
-
-    @property
-    def ranks(self) -> distributed.Ranks:
-        return distributed.ranks_sharing_a_batch("g" in self.switches)
-
-    @property
-    def with_moment(self) -> bool:
-        return "m" in self.switches
-
-    @property
-    def quantities(self) -> int:
-        return (2 if self.phi else 3 + ("e" in self.switches)) + self.with_moment
-
-    def layout(self, own_samples: int, queued: int) -> Layout:
-        return layout_of(
-            self.pairing,
-            PAIRINGS[self.pairing],
-            self.ranks,
-            views=2,
-            own_samples=own_samples,
-            queued=queued,
-            in_batch="i" in self.switches,
-        )
-
-
-@lru_cache(maxsize=256)
-def _asked(text: str) -> Asked:
-    return Asked(*text.split(SEPARATOR))
 
 
 def reduce_traced(
@@ -83,17 +35,20 @@ def reduce_traced(
 ) -> tuple[Tensor, ...]:
     """`streamed.reduce_streamed` on a route of Triton's, as an operator."""
     options = batch.options
-    learned = isinstance(scale, Tensor) and scale.requires_grad
-    switches = "".join(
-        letter
-        for letter, on in zip(
-            "ingsme",
-            (options.in_batch_negatives, options.normalize, options.gather, options.shared_loss, learned, with_ess),
-            strict=True,
-        )
-        if on
-    )
     written = Written.of(phi)
+    asked = Asked.of(
+        route,
+        options.pairing,
+        2,
+        written.device,
+        written.kinds,
+        in_batch=options.in_batch_negatives,
+        normalize=options.normalize,
+        gather=options.gather,
+        shared_loss=options.shared_loss,
+        moment=isinstance(scale, Tensor) and scale.requires_grad,
+        squares=with_ess,
+    )
     z_a, z_b = batch.views
     packed_QA: Tensor = torch.ops.flatclr.contrast(
         z_a,
@@ -105,7 +60,7 @@ def reduce_traced(
         written.tensors,
         written.first,
         written.second,
-        Asked(route, options.pairing, switches, written.device, written.kinds).text,
+        asked.text,
     )
     if phi is not None:
         return packed_QA[0], packed_QA[1]
@@ -117,8 +72,13 @@ def _pass_of(
 ) -> Pass:
     phi = Written(asked.phi, asked.phi_kinds, phi_tensors, *numbers).read()
     layout = asked.layout(len(z_a), 0 if queue is None else len(queue))
-    switches = asked.switches
-    return Pass(layout, asked.route, phi, "n" in switches, "s" in switches, "e" in switches, z_a.dtype)
+    normalize, shared_loss, with_ess = (asked.has(switch) for switch in ("normalize", "shared_loss", "squares"))
+    return Pass(layout, asked.route, phi, normalize, shared_loss, with_ess, z_a.dtype)
+
+
+def quantities_of(asked: Asked) -> int:
+    """Q."""
+    return (2 if asked.phi else 3 + asked.has("squares")) + asked.has("moment")
 
 
 @torch.library.custom_op("flatclr::contrast", mutates_args=())
@@ -135,11 +95,11 @@ def contrast(
     asked: str,
 ) -> Tensor:
     """What the anchors get, [Q, A]; `scale` is a tensor or, where that is None, the number."""
-    found, factor = _asked(asked), number if scale is None else scale
+    found, factor = read(asked), number if scale is None else scale
     kernels_of(found.route).require_usable(z_a)
     work = _pass_of(found, z_a, queue, phi_tensors, (first, second))
     with no_autocast(z_a), torch.cuda.device_of(z_a):
-        prepared = Prepared.of(z_a, z_b, queue, given_queue, factor, work, with_moment=found.with_moment)
+        prepared = Prepared.of(z_a, z_b, queue, given_queue, factor, work, with_moment=found.has("moment"))
         return torch.stack(prepared.reduced(factor, work))
 
 
@@ -160,7 +120,7 @@ def contrast_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the views [V, n, d], of the queue and of the scale; of what is not needed, an empty tensor."""
-    found, factor = _asked(asked), number if scale is None else scale
+    found, factor = read(asked), number if scale is None else scale
     work = _pass_of(found, z_a, queue, phi_tensors, (first, second))
     g_positive, g_value = upstream_QA[0], upstream_QA[1]
     if work.phi is None:
@@ -168,7 +128,7 @@ def contrast_backward(
     with no_autocast(z_a), torch.cuda.device_of(z_a):
         prepared = Prepared.of(z_a, z_b, queue, given_queue, factor, work, with_moment=False)
         ready = prepared.ready
-        moment = values_QA[-1] if found.with_moment else None
+        moment = values_QA[-1] if found.has("moment") else None
         kept = Kept(ready.rows, ready.inverse_norms, prepared.operands, values_QA[0], values_QA[1], moment)
         *d_views, d_queue, d_scale = gradients_of(kept, factor, work, g_value, Pull(g_positive), tuple(needs))
     nothing = values_QA.new_empty(0)
@@ -192,9 +152,8 @@ def _(
     second: float,
     asked: str,
 ) -> Tensor:
-    found = _asked(asked)
-    anchors = len(PAIRINGS[found.pairing](2)) * z_a.shape[0] * found.ranks.size
-    return z_a.new_empty(found.quantities, anchors, dtype=torch.float32)
+    found = read(asked)
+    return z_a.new_empty(quantities_of(found), found.anchors(z_a.shape[0]), dtype=torch.float32)
 
 
 @contrast_backward.register_fake

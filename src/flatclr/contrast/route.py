@@ -10,7 +10,8 @@ drawn      the scores of drawn negatives alone; not to be asked for, it follows 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from flatclr.contrast.related import Positives, mean_phi_of, negatives_of
 from flatclr.contrast.stats import ContrastStats, measured
 from flatclr.contrast.streamed import reduce_streamed
 from flatclr.contrast.whole import has_plan, reduce_whole
-from flatclr.distributed import ALONE, Ranks, any_rank
+from flatclr.distributed import ALONE, Ranks, any_rank, group_of
 
 LARGEST_DENSE = 2**20  # scores, one tile
 LARGEST_DENSE_ON_GPU = 2**22  # of bfloat16, up to which the launches of fused kernels take longer than plain code
@@ -241,18 +242,27 @@ def prefers_triton(embeddings: Tensor, ranks: Ranks = ALONE) -> bool:
     26 times at 65,536 (`results/loss_gpu.jsonl`); strips are faster than those where features are many. On several
     ranks these were not timed; there they also gather embeddings in the type they came in.
     """
-    half = embeddings.dtype in (torch.bfloat16, torch.float16)
-    if not (embeddings.is_cuda and half):
+    if not _is_half_on_gpu(embeddings):
         return False
-    if ranks.size == 1 or torch.compiler.is_compiling():
+    if ranks.size == 1:
         return _triton_takes(embeddings)
-    return triton_runs_everywhere(embeddings.device, ranks)
+    # ranks trace and trace again at times of their own, so a graph cannot ask whether all of them take the same route
+    return not torch.compiler.is_compiling() and triton_runs_everywhere(embeddings.device, ranks)
 
 
-@cache
+def _is_half_on_gpu(embeddings: Tensor) -> bool:
+    return embeddings.is_cuda and embeddings.dtype in (torch.bfloat16, torch.float16)
+
+
 def triton_runs_everywhere(device: torch.device, ranks: Ranks) -> bool:
-    """Whether the kernels run on every rank, which must all gather the same; the ranks are asked once."""
-    return not any_rank(not fused_kernels_run(device), device, ranks)
+    """Whether the kernels run on every rank, which must all gather the same; a process group is asked once."""
+    answers = _ANSWERS.setdefault(group_of(ranks), {})
+    if device not in answers:
+        answers[device] = not any_rank(not fused_kernels_run(device), device, ranks)
+    return answers[device]
+
+
+_ANSWERS: WeakKeyDictionary[object, dict[torch.device, bool]] = WeakKeyDictionary()
 
 
 def _is_plain(batch: Batch, scale: float | Tensor) -> bool:

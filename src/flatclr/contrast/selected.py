@@ -1,7 +1,7 @@
 """Sums over the pairs that a relation selects, for any number of views, labels, ids, margins and temperatures.
 
-Dense or streamed. A pair is selected because it may be a negative, or because its ends have one label; never because
-they are views of one sample, which are few and are looked at one by one elsewhere.
+Dense, streamed or strip by strip. A pair is selected because it may be a negative, or because its ends have one label;
+never because they are views of one sample, which are few and are looked at one by one elsewhere.
 
 Shape suffixes: V views, G groups of anchors, n samples of this rank, N of all, A anchors, C candidates, d features.
 """
@@ -108,16 +108,16 @@ def _streamed(batch: Batch, scale: float | Tensor, route: str, wanted: Wanted) -
         shift, highest_cosine, count = (None if x is None else by_label.sort(x) for x in (shift, highest_cosine, count))
         scale = by_label.sort(scale) if isinstance(scale, Tensor) and scale.dim() else scale
     work = Work(
-        layout,
-        route,
-        known,
-        wanted.phi,
-        wanted.positives,
-        batch.options.normalize,
-        batch.options.shared_loss,
-        highest_cosine,
-        wanted.squares,
-        count,
+        layout=layout,
+        route=route,
+        known=known,
+        phi=wanted.phi,
+        positives=wanted.positives,
+        normalize=batch.options.normalize,
+        shared_loss=batch.options.shared_loss,
+        highest_cosine=highest_cosine,
+        squares=wanted.squares,
+        count=count,
     )
     queues: tuple[Tensor | None, Tensor | None] = None, None  # in which there are no positives
     if not wanted.positives:  # no graph takes a tensor twice
@@ -230,7 +230,9 @@ class _SelectedPairs(torch.autograd.Function):
         """(value, log-sum-exp of twice the scores or the sum of slopes, count) of all ranks' anchors."""
         rows, _, queued, _, learns, shifted, *_ = ctx.needs_input_grad
         needs = Needs(rows, queued, learns, shifted)
-        value, other, kept = reduce_pairs(work, stack, queue, given_queue, scale, shift, needs)
+        value, other, kept = reduce_pairs(
+            work, stack, queue, given_queue, scale, shift, with_moment=learns, with_slopes=shifted
+        )
         ctx.save_for_backward(*kept.tensors(), *keep_scale(ctx, scale))
         ctx.work, ctx.needs, ctx.by_label, ctx.own_shape = work, needs, by_label, own_Vnd.shape
         ctx.set_materialize_grads(False)

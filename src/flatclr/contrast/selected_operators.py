@@ -12,69 +12,19 @@ of slopes; with a learned scale, the moment), d features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flatclr import distributed
 from flatclr.checks import refuse_double_backward
+from flatclr.contrast.asked import Asked, read
 from flatclr.contrast.kernels import kernels_of
 from flatclr.contrast.known import Known
 from flatclr.contrast.numerics import no_autocast
 from flatclr.contrast.options import Options
 from flatclr.contrast.phi import Written
-from flatclr.contrast.relation import PAIRINGS, Layout, layout_of
 from flatclr.contrast.selected_pass import Kept, Needs, Work, gradients_of_pairs, operands_of, reduce_pairs
-
-SEPARATOR = "|"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Everything about a call that is not a tensor or a number."""
-
-    route: str
-    pairing: str
-    views: str
-    switches: str  # letters, see `SWITCHES`
-    phi: str
-    phi_kinds: str
-
-    @property
-    def text(self) -> str:
-        return SEPARATOR.join((self.route, self.pairing, self.views, self.switches, self.phi, self.phi_kinds))
-
-    def has(self, switch: str) -> bool:
-        return SWITCHES[switch] in self.switches
-
-    @property
-    def ranks(self) -> distributed.Ranks:
-        return distributed.ranks_sharing_a_batch(self.has("gather"))
-
-    def layout(self, own_samples: int, queued: int) -> Layout:
-        plan, in_batch = PAIRINGS[self.pairing], self.has("in_batch")
-        return layout_of(self.pairing, plan, self.ranks, int(self.views), own_samples, queued, in_batch)
-
-
-SWITCHES = {
-    "in_batch": "i",
-    "normalize": "n",
-    "gather": "g",
-    "shared_loss": "s",
-    "positives": "p",
-    "squares": "q",
-    "in_order": "o",
-    "moment": "m",
-    "slopes": "d",
-}
-
-
-@lru_cache(maxsize=256)
-def _asked(text: str) -> Asked:
-    return Asked(*text.split(SEPARATOR))
 
 
 def reduce_selected_traced(
@@ -89,19 +39,22 @@ def reduce_selected_traced(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(value, log-sum-exp of twice the scores or sum of slopes, count) of all anchors, with gradient to `own_Vnd`."""
     known, written = work.known or Known(), Written.of(work.phi)
-    on = {
-        "in_batch": options.in_batch_negatives,
-        "normalize": work.normalize,
-        "gather": options.gather,
-        "shared_loss": work.shared_loss,
-        "positives": work.positives,
-        "squares": work.squares,
-        "in_order": known.in_order,
-        "moment": isinstance(scale, Tensor) and scale.requires_grad,
-        "slopes": shift is not None and shift.requires_grad,
-    }
-    switches = "".join(letter for name, letter in SWITCHES.items() if on[name])
-    asked = Asked(work.route, work.layout.pairing, str(work.layout.views), switches, written.device, written.kinds)
+    asked = Asked.of(
+        work.route,
+        work.layout.pairing,
+        work.layout.views,
+        written.device,
+        written.kinds,
+        in_batch=options.in_batch_negatives,
+        normalize=work.normalize,
+        gather=options.gather,
+        shared_loss=work.shared_loss,
+        positives=work.positives,
+        squares=work.squares,
+        in_order=known.in_order,
+        moment=isinstance(scale, Tensor) and scale.requires_grad,
+        slopes=shift is not None and shift.requires_grad,
+    )
     packed_QA, count_A = torch.ops.flatclr.selected_pairs(
         own_Vnd,
         stack,
@@ -126,24 +79,25 @@ def reduce_selected_traced(
 
 def _work_of(
     asked: Asked,
-    own_Vnd: Tensor,
+    stack: Tensor,
     queue: Tensor | None,
-    known: Known,
+    codes: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
     highest_cosine: Tensor | None,
     count: Tensor | None,
-    written: Written,
+    phi: tuple[list[Tensor], float, float],
 ) -> Work:
+    known = Known(*codes, asked.has("in_order"))
     return Work(
-        asked.layout(own_Vnd.shape[1], 0 if queue is None else len(queue)),
-        asked.route,
-        None if known.labels is None and known.ids is None else known,
-        written.read(),
-        asked.has("positives"),
-        asked.has("normalize"),
-        asked.has("shared_loss"),
-        highest_cosine,
-        asked.has("squares"),
-        count,
+        layout=asked.layout(len(stack) // asked.views, 0 if queue is None else len(queue)),
+        route=asked.route,
+        known=None if known.labels is None and known.ids is None else known,
+        phi=Written(asked.phi, asked.phi_kinds, *phi).read(),
+        positives=asked.has("positives"),
+        normalize=asked.has("normalize"),
+        shared_loss=asked.has("shared_loss"),
+        highest_cosine=highest_cosine,
+        squares=asked.has("squares"),
+        count=count,
     )
 
 
@@ -169,16 +123,17 @@ def selected_pairs(
 ) -> tuple[Tensor, Tensor]:
     """What the anchors get, [Q, A], and how many pairs, [A]; `scale` is a tensor or, where that is None, the number.
 
+    The gradient of the rows `stack`, which are as they came, goes to `own_Vnd`; its values are not read.
+
     `count` is the number of pairs where it is known before.
     """
-    found, factor = _asked(asked), number if scale is None else scale
+    found, factor = read(asked), number if scale is None else scale
     kernels_of(found.route).require_usable(stack)
-    known = Known(labels, ids, queue_labels, queue_ids, found.has("in_order"))
-    phi = Written(found.phi, found.phi_kinds, phi_tensors, first, second)
-    work = _work_of(found, own_Vnd, queue, known, highest_cosine, count, phi)
-    needs = Needs(rows=True, queue=True, scale=found.has("moment"), shift=found.has("slopes"))
+    codes, phi = (labels, ids, queue_labels, queue_ids), (phi_tensors, first, second)
+    work = _work_of(found, stack, queue, codes, highest_cosine, count, phi)
+    more = {"with_moment": found.has("moment"), "with_slopes": found.has("slopes")}
     with no_autocast(stack), torch.cuda.device_of(stack):
-        value, other, kept = reduce_pairs(work, stack, queue, given_queue, factor, shift, needs)
+        value, other, kept = reduce_pairs(work, stack, queue, given_queue, factor, shift, **more)
         other = other if len(other) else torch.zeros_like(value)  # squares that were not asked for
         moment = [] if kept.moment is None else [kept.moment]
         return torch.stack([value, other, *moment]), kept.count.clone()
@@ -186,7 +141,6 @@ def selected_pairs(
 
 @torch.library.custom_op("flatclr::selected_pairs_backward", mutates_args=())
 def selected_pairs_backward(
-    own_Vnd: Tensor,
     stack: Tensor,
     queue: Tensor | None,
     given_queue: Tensor | None,
@@ -209,10 +163,9 @@ def selected_pairs_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the rows, of the queue, the scale and the shift; of what is not needed, an empty tensor."""
-    found, factor = _asked(asked), number if scale is None else scale
-    known = Known(labels, ids, queue_labels, queue_ids, found.has("in_order"))
-    phi = Written(found.phi, found.phi_kinds, phi_tensors, first, second)
-    work = _work_of(found, own_Vnd, queue, known, highest_cosine, count, phi)
+    found, factor = read(asked), number if scale is None else scale
+    codes, phi = (labels, ids, queue_labels, queue_ids), (phi_tensors, first, second)
+    work = _work_of(found, stack, queue, codes, highest_cosine, count, phi)
     value = shift if found.phi else values_QA[0].masked_fill(count_A == 0, 0.0)
     moment = values_QA[2] if found.has("moment") else None
     with no_autocast(stack), torch.cuda.device_of(stack):
@@ -220,7 +173,7 @@ def selected_pairs_backward(
         kept = Kept(unit, operands, value, values_QA[1], count_A, moment)
         found_of = gradients_of_pairs(kept, factor, work, upstream_A, Needs(*needs))
     d_own, d_queue, d_scale, d_shift = (values_QA.new_empty(0) if x is None else x for x in found_of)
-    return d_own.view(own_Vnd.shape) if needs[0] else d_own, d_queue, d_scale, d_shift
+    return d_own.view(_own_shape(found, stack)) if needs[0] else d_own, d_queue, d_scale, d_shift
 
 
 @selected_pairs.register_fake
@@ -243,15 +196,14 @@ def _(
     second: float,
     asked: str,
 ) -> tuple[Tensor, Tensor]:
-    found = _asked(asked)
-    anchors = len(PAIRINGS[found.pairing](int(found.views))) * own_Vnd.shape[1] * found.ranks.size
+    found = read(asked)
+    anchors = found.anchors(own_Vnd.shape[1])
     values_QA = own_Vnd.new_empty(2 + found.has("moment"), anchors)
     return values_QA, own_Vnd.new_empty(anchors, dtype=torch.long)
 
 
 @selected_pairs_backward.register_fake
 def _(
-    own_Vnd: Tensor,
     stack: Tensor,
     queue: Tensor | None,
     given_queue: Tensor | None,
@@ -273,26 +225,32 @@ def _(
     upstream_A: Tensor,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    found: list[Tensor] = []
-    for like, needed in zip((own_Vnd, queue, scale, shift), needs, strict=True):
-        found.append(own_Vnd.new_empty(0 if like is None or not needed else like.shape))
-    return found[0], found[1], found[2], found[3]
+    shapes = (_own_shape(read(asked), stack), *(None if x is None else x.shape for x in (queue, scale, shift)))
+    d_own, d_queue, d_scale, d_shift = (
+        values_QA.new_empty(0 if shape is None or not needed else shape)
+        for shape, needed in zip(shapes, needs, strict=True)
+    )
+    return d_own, d_queue, d_scale, d_shift
+
+
+def _own_shape(asked: Asked, stack: Tensor) -> tuple[int, int, int]:
+    """[V, n, d]"""
+    return asked.views, stack.shape[0] // asked.views, stack.shape[1]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    own_Vnd, stack, queue, given_queue, scale, number, *others, phi_tensors, first, second, asked = inputs
-    ctx.save_for_backward(own_Vnd, stack, queue, given_queue, scale, *others, *output, *phi_tensors)
+    _, stack, queue, given_queue, scale, number, *others, phi_tensors, first, second, asked = inputs
+    ctx.save_for_backward(stack, queue, given_queue, scale, *others, *output, *phi_tensors)
     ctx.number, ctx.others, ctx.first, ctx.second, ctx.asked = number, len(others), first, second, asked
 
 
 def _backward(ctx: Any, upstream_QA: Tensor, _: Tensor) -> tuple[Any, ...]:
     refuse_double_backward()
-    own_Vnd, stack, queue, given_queue, scale, *rest = ctx.saved_tensors
+    stack, queue, given_queue, scale, *rest = ctx.saved_tensors
     others, (values_QA, count_A, *phi_tensors) = rest[: ctx.others], rest[ctx.others :]
     rows, _, queued, _, learns, _, shifted, *_ = ctx.needs_input_grad
     needs = Needs(rows, queued, learns, shifted)
     found = torch.ops.flatclr.selected_pairs_backward(
-        own_Vnd,
         stack,
         queue,
         given_queue,

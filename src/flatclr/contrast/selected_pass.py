@@ -133,7 +133,9 @@ def reduce_pairs(
     given_queue: Tensor | None,
     scale: float | Tensor,
     shift: Tensor | None,
-    needs: Needs,
+    *,
+    with_moment: bool,
+    with_slopes: bool,
 ) -> tuple[Tensor, Tensor, Kept]:
     """(value, log-sum-exp of twice the scores or the sum of slopes, what backward needs) of all ranks' anchors.
 
@@ -142,7 +144,7 @@ def reduce_pairs(
     layout, kernels = work.layout, work.kernels
     groups, own = len(layout.groups), layout.own_samples
     unit, operands = operands_of(work, stack, queue, given_queue)
-    sums = _start(work, unit, scale, shift, with_moment=needs.scale, with_slopes=needs.shift)
+    sums = _start(work, unit, scale, shift, with_moment=with_moment, with_slopes=with_slopes)
     for part in work.parts(operands, scale):
         if part.row_anchors is not None:
             columns = part.column_anchors if part.mirrored else None

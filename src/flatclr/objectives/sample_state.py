@@ -115,8 +115,8 @@ def index_of_all_ranks(name: str, index: Tensor | None, pairs: PairSet) -> Tenso
         problem = "index must be a dense tensor with values, got one without; call .to_dense() on it."
     if problem is not None and layout.ranks.size == 1:
         raise ValueError(problem)
-    if layout.ranks.size > 1:
-        distributed.fail_together(problem, device, layout.ranks)
-    assert index is not None
-    own = index.to(device, torch.int64)
+    own = torch.zeros(layout.own_samples, dtype=torch.int64, device=device)
+    if index is not None and problem is None:
+        own = index.to(device, torch.int64)
+    own = distributed.unless_refused(own, problem, layout.ranks)
     return distributed.gather_views(own.unsqueeze(0), layout.ranks).squeeze(0)

@@ -199,12 +199,13 @@ def test_a_compiled_loss_of_labels_and_three_views_goes_by_strips() -> None:
 
 
 def test_the_operators_pass_torchs_own_checks_on_the_device() -> None:
-    from flatclr.contrast.operators import Asked, contrast
+    from flatclr.contrast.asked import Asked
+    from flatclr.contrast.operators import contrast
 
     z_a, z_b, queue = on_device(Batch.random(70, 40, queue=33), torch.bfloat16)
     scale = torch.tensor(5.0, device="cuda", requires_grad=True)
     for route, pairing, way in (("fused", "two_view", None), ("strips", "cross", scale)):
-        asked = Asked(route, pairing, "in" if way is None else "inm", "", "").text
+        asked = Asked(route, pairing, 2, "in" if way is None else "inm", "", "").text
         torch.library.opcheck(contrast, (z_a, z_b, queue, queue, way, 5.0, [], 0.0, 0.0, asked))
 
 
