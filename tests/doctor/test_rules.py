@@ -285,6 +285,15 @@ def test_every_rule_is_tried_at_its_edge() -> None:
     assert {name for name, *_ in EDGES} == set(RULES)
 
 
+def test_statistics_from_before_training_are_not_judged() -> None:
+    """They are 0 and 1 then, and most runs are looked at before their second evaluation."""
+    before = {"step": 0, "statistics_gap": 5.1, "knn": 0.7}
+    steps = [{"step": step, "loss": 1.0} for step in range(1, 102, 10)]
+    assert RULES["dead_batch_norm"].look(Evidence([before, *steps])) is None
+    after = {"step": T.SETTLED_STEPS, "statistics_gap": 5.1}
+    assert RULES["dead_batch_norm"].look(Evidence([before, *steps, after])) is not None
+
+
 @pytest.mark.parametrize(("name", "tripped", "sound"), EDGES)
 def test_a_finding_is_complete(name: str, tripped: Evidence, sound: Evidence) -> None:
     found = RULES[name].look(tripped)

@@ -6,7 +6,7 @@ import math
 
 from flatclr.doctor import thresholds as T
 from flatclr.doctor.diagnosis import Finding
-from flatclr.doctor.evidence import Evidence
+from flatclr.doctor.evidence import Evidence, Series
 from flatclr.doctor.remedies import grouped_norm, of_run, slower, stronger_views, train_command
 from flatclr.doctor.rules.registry import rule
 
@@ -104,9 +104,10 @@ def evaluation_too_small(evidence: Evidence) -> Finding | None:
 @rule("dead_batch_norm", effect_of=("learning_rate_too_high",))
 def dead_batch_norm(evidence: Evidence) -> Finding | None:
     """Units that say nothing, or running statistics that are not those of the data, and do not come nearer."""
-    dead, gap = evidence.last("dead_units"), evidence.last("statistics_gap")
+    dead, gaps = evidence.last("dead_units"), evidence.series("statistics_gap")
+    gap = gaps.last if gaps and gaps.steps[-1] >= T.SETTLED_STEPS else None  # before training they are 0 and 1
     many = dead is not None and dead >= T.DEAD_UNITS
-    far = gap is not None and gap >= T.STATISTICS_GAP and evidence.steps >= T.SETTLED_STEPS and not _nears(evidence)
+    far = gap is not None and gap >= T.STATISTICS_GAP and not _nears(gaps)
     if not (many or far):
         return None
     said = [f"{dead:.0%} of the normalised units never say anything."] if many else []
@@ -129,7 +130,6 @@ def dead_batch_norm(evidence: Evidence) -> Finding | None:
     )
 
 
-def _nears(evidence: Evidence) -> bool:
+def _nears(gaps: Series) -> bool:
     """Whether running statistics come nearer to those of the views, as they do while the weights move less and less."""
-    gaps = evidence.series("statistics_gap").values
-    return len(gaps) > 1 and gaps[-1] < T.STILL_FALLING * gaps[-2]
+    return len(gaps) > 1 and gaps.last < T.STILL_FALLING * gaps.values[-2]
