@@ -14,7 +14,15 @@ from flatclr.cli.main import app
 from flatclr.cli.options import parsed_setting
 from flatclr.doctor.evidence import Evidence
 from flatclr.doctor.examination import diagnose
-from flatclr.doctor.remedies import IN_A_LOOP, WITH_OPTION, code_for, milder_views, stronger_views, train_command
+from flatclr.doctor.remedies import (
+    IN_A_LOOP,
+    WITH_OPTION,
+    another_rate,
+    code_for,
+    milder_views,
+    stronger_views,
+    train_command,
+)
 from flatclr.doctor.rules import RULES
 from flatclr.training.config import TrainConfig
 from tests.doctor.test_rules import EDGES
@@ -35,6 +43,18 @@ def test_settings_with_an_option_are_those_of_flatclr_train() -> None:
 def test_a_command_has_what_differs_from_the_defaults_and_the_changes() -> None:
     command = train_command(Evidence([], PHOTOS), ess_target=0.25)
     assert command == "flatclr train --data 'my photos' --objective infonce --ess-target 0.25"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "advised"), [("adamw", 1000.0, 1e-3), ("adamw", 5e-3, 5e-4), ("sgd", 1000.0, 10.0)]
+)
+def test_a_rate_that_is_far_too_high_is_brought_back_to_what_the_optimizer_takes(
+    optimizer: str, rate: float, advised: float
+) -> None:
+    """A thousand was to be lowered to twenty."""
+    rows = [{"step": 1, "update_ratio": 0.1 if optimizer == "sgd" else 0.01}]
+    evidence = Evidence(rows, {**PHOTOS, "optimizer": optimizer, "learning_rate": rate})
+    assert another_rate("learning_rate_too_high", evidence, rate) == advised
 
 
 def test_what_was_left_to_the_run_is_left_to_the_next() -> None:

@@ -81,13 +81,18 @@ def _is_flat_already(evidence: Evidence) -> bool:
 def another_rate(name: str, evidence: Evidence, rate: float) -> float:
     """The learning rate at which the longest step is about as long as is usual; at most a tenth where it is too high.
 
+    A run that went too far with AdamW, whose steps are as long as its rate, is led back to the default at least.
+
     >>> another_rate("learning_rate_too_low", Evidence([{"step": 0, "update_ratio": 1e-5}]), 1e-5)
     0.001
     """
     updates = evidence.series("update_ratio")
     longest = max(*updates.values, 1e-12) if updates else None
     if name == "learning_rate_too_high":
-        return one_digit(rate * (0.1 if longest is None else min(0.1, USUAL_UPDATE / longest)))
+        lower = rate * (0.1 if longest is None else min(0.1, USUAL_UPDATE / longest))
+        settings = {**DEFAULTS, **evidence.settings} if evidence.settings else {}
+        by_default = settings.get("optimizer") == DEFAULTS["optimizer"]
+        return one_digit(min(lower, DEFAULTS["learning_rate"]) if by_default else lower)
     return one_digit(rate * (10.0 if longest is None else min(USUAL_UPDATE / longest, 1e4)))
 
 
