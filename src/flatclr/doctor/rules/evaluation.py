@@ -97,7 +97,7 @@ def evaluation_too_small(evidence: Evidence) -> Finding | None:
         else "Evaluate on all test images; eval_samples says how many training looks at.",
         command=of_run(evidence, "eval", "--protocol knn", *(["--data MORE_IMAGES"] if all_seen else [])),
         series=("knn",),
-        price="nothing of what was learnt, which cannot be told",
+        price="nothing of what was learnt, but hides how much that is",
     )
 
 
