@@ -140,3 +140,17 @@ def test_the_command_line_makes_a_run_longer(monkeypatch: pytest.MonkeyPatch) ->
         (["--resume", "run", "--epochs", "5"], "--resume must stand alone"),
     ):
         assert message in str(CliRunner().invoke(app, ["train", *flags]).exception)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--steps", "5"], "--steps"),
+        (["--epochs", "5"], "--epochs"),
+        (["--views", "halves"], "--views-per-image"),
+        (["--batch-size", "8", "--set", "queue=64"], "--batch-size, --set queue"),
+    ],
+)
+def test_a_resumed_run_refuses_other_settings_and_says_which_may_be_given(flags: list[str], named: str) -> None:
+    said = str(CliRunner().invoke(app, ["train", "--resume", "run", *flags]).exception)
+    assert said.startswith(f"--resume must stand alone but for --epochs +N and --max-bad-images, got {named} too;")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Option = typer.Option
 START = "Start"
+FLAGS = {"halves": "views-per-image"}  # of settings that an option of another name gives
 
 
 def train_command(
@@ -41,7 +43,8 @@ def train_command(
     resume: Annotated[
         str | None,
         Option(
-            help="Go on with the run in this directory, with its own settings; --max-bad-images alone may be another.",
+            help="Go on with the run in this directory, with its own settings; --epochs +5 makes it 5 longer, and "
+            "--max-bad-images may be another.",
             rich_help_panel=START,
         ),
     ] = None,
@@ -164,7 +167,10 @@ def train_command(
         raise ValueError("--resume must name a run directory, got ''; pass one, or leave it out.")
     allowed = given.pop("max_bad_images", None) if resume is not None else None
     if resume is not None and given:
-        raise ValueError(f"--resume must stand alone, got {sorted(given)} too; a run goes on with its own settings.")
+        raise ValueError(
+            f"--resume must stand alone but for --epochs +N and --max-bad-images, got {_flags(given, setting)} "
+            "too; leave that out, a run goes on with its own settings, and --epochs +5 makes it 5 longer."
+        )
     config = _recipe(recipe).changed(**given) if resume is None else TrainConfig()
 
     from flatclr.training.display import Display, JsonLines
@@ -229,6 +235,12 @@ def _write_page(result: RunResult, started: _Start, display: Display | JsonLines
     except ImportError as error:
         message = f"{str(error).rstrip('.')}, then write the page with: flatclr report {result.path}"
         display(Warned(result.steps, message))
+
+
+def _flags(given: Iterable[str], setting: Iterable[str] | None) -> str:
+    """The settings as the command line has them."""
+    of_set = {parsed_setting(text)[0] for text in setting or []}
+    return ", ".join(f"--set {n}" if n in of_set else f"--{FLAGS.get(n, n).replace('_', '-')}" for n in given)
 
 
 def _recipe(name: str | None) -> TrainConfig:
