@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from flatclr.cli import main as cli
 from flatclr.files import read_json_lines
 from flatclr.mi import FAST, METHODS, benchmark, estimate, tasks
+from flatclr.mi.tables import read_table
 
 TASK = tasks.gaussian_dense(2, 1)
 X, Y = TASK.sample(300, seed=0)
@@ -24,6 +25,7 @@ JUNK = {
     "junk_parquet": b"not a table",
     "empty_csv": b"",
     "header_csv": b"a,b\n",
+    "latin_csv": "größe,b\n1,2\n".encode("latin-1"),
     "ragged_csv": b"a,b\n1,2\n3,4,5\n",
 }
 
@@ -143,7 +145,7 @@ def test_the_methods_can_be_listed():
 BAD = {
     "missing_file": (["no.csv"], "the data file must exist, got no.csv; check the path"),
     "nothing": ([], "a data file or --benchmark must be given, got neither"),
-    "suffix": (["{txt}"], "must be .csv, .parquet, .npy or .npz, got table.txt; convert it first"),
+    "suffix": (["{txt}"], "must be .csv, .tsv, .parquet, .npy or .npz, got table.txt; convert it first"),
     "no_columns": (["{csv}"], "--x and --y must name columns of table.csv, got none for x"),
     "missing_column": (["{csv}", "--x", "a,z", "--y", "c"], "columns must be among those of table.csv (a, b, c, d, name, who, gap), got 'z'; check the spelling"),
     "identifier": (["{csv}", "--x", "who", "--y", "c"], "few values in a text column, got 300 in 300 rows of 'who'; leave out"),
@@ -155,10 +157,11 @@ BAD = {
     "junk_npz": (["{junk_npz}"], "junk.npz must hold plain arrays as numpy.save and numpy.savez write them, got "),
     "junk_npy": (["{junk_npy}", "--x", "0", "--y", "1"], "junk.npy must hold plain arrays as numpy.save and numpy.savez write them, got "),
     "junk_parquet": (["{junk_parquet}", "--x", "a", "--y", "b"], "junk.parquet must be a parquet table, got what is none"),
-    "empty_csv": (["{empty_csv}", "--x", "a", "--y", "b"], "empty.csv must be a csv table, got what is none (No columns to parse from file); write it again"),
+    "empty_csv": (["{empty_csv}", "--x", "a", "--y", "b"], "empty.csv must be a csv table, got an empty file; write it again"),
     "pickled_npz": (["{pickled}"], "pickled.npz must hold plain arrays as numpy.save and numpy.savez write them, got "),
     "renamed_npy": (["{renamed}", "--x", "0", "--y", "1"], "renamed.npy must hold what its name says, got the other of .npy and .npz; rename it"),
     "header_csv": (["{header_csv}", "--x", "a", "--y", "b"], "header.csv must have rows below its header, got none"),
+    "latin_csv": (["{latin_csv}", "--x", "a", "--y", "b"], "latin.csv must be in UTF-8, got bytes that are not"),
     "ragged_csv": (["{ragged_csv}", "--x", "a", "--y", "b"], "ragged.csv must be a csv table, got what is none (Error tokenizing"),
     "method": (["{npz}", "--method", "knn"], "method must be one of"),
     "budget": (["{npz}", "--budget", "0"], "--budget must be a finite number > 0, got 0.0; 60 is the default"),
@@ -275,3 +278,22 @@ def test_two_files_are_x_and_y_as_for_train(files: dict[str, Path], tmp_path: Pa
 
     assert told["nats"] == pytest.approx(estimate(X, Y, "gaussian").nats)
     assert said(pair, "--method", "gaussian").startswith("I(ages; bmis) = ")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("semi.csv", {"sep": ";"}),
+        ("comma.csv", {"sep": ";", "decimal": ","}),
+        ("tab.csv", {"sep": "\t"}),
+        ("table.tsv", {"sep": "\t"}),
+    ],
+)
+def test_tables_with_other_separators_and_decimal_commas_hold_the_same_numbers(
+    name: str, options: dict[str, Any], files: dict[str, Path], tmp_path: Path
+) -> None:
+    frame = pd.read_csv(files["csv"])[["a", "b", "name", "c"]]
+    frame.to_csv(tmp_path / name, index=False, **options)
+    columns = {"x": ["a", "b"], "y": ["name", "c"]}
+    expected, found = read_table(files["csv"], columns), read_table(tmp_path / name, columns)
+    assert all(np.array_equal(expected.values[side], found.values[side]) for side in "xy")

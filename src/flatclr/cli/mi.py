@@ -34,7 +34,7 @@ MOST_COLUMNS = 3  # methods side by side in a table of 80 characters
 def mi_command(
     data: Annotated[
         str | None,
-        typer.Argument(help="The table: .csv, .parquet, .npy, .npz with the arrays x and y, or x.npy,y.npy."),
+        typer.Argument(help="The table: .csv, .tsv, .parquet, .npy, .npz with the arrays x and y, or x.npy,y.npy."),
     ] = None,
     x: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""Variables from files: CSV, Parquet, npy and npz."""
+"""Variables from files: CSV, TSV, Parquet, npy and npz."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _NUMPY_ERRORS = (
 )
 
 
+LONGEST_HEADER = 10_000_000  # characters
 MOST_LEVELS = 50  # of a text column that is encoded
 
 
@@ -42,7 +43,7 @@ class Variables:
 
 
 def read_table(source: str | Path, columns: Mapping[str, Sequence[str]], *, drop_missing: bool = False) -> Variables:
-    """The variables of a CSV, Parquet, npy or npz file, or of two files `x.npy,y.npy`; text is encoded.
+    """The variables of a CSV, TSV, Parquet, npy or npz file, or of two files `x.npy,y.npy`; text is encoded.
 
     Args:
         source: a file, or two .npy files with a comma between.
@@ -53,7 +54,7 @@ def read_table(source: str | Path, columns: Mapping[str, Sequence[str]], *, drop
     if len(paths) == 2 and not Path(source).exists() and all(path.suffix == ".npy" for path in paths):
         return _two_files(paths[0], paths[1], columns, drop_missing)
     path = Path(source)
-    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
+    if path.suffix.lower() not in (".csv", ".tsv", ".parquet", ".pq"):
         if drop_missing:
             raise ValueError(f"--drop-missing must go with a table, got {path.name}; drop the rows of arrays first.")
         return _named(_from_arrays(path, columns), columns)
@@ -131,7 +132,7 @@ def _from_arrays(path: Path, columns: Mapping[str, Sequence[str]]) -> dict[str, 
             matrix = as_rows(path.name, load_arrays(path))
             names = [str(i) for i in range(matrix.shape[1])]
             return {n: matrix[:, _positions(c, names, path)] for n, c in _required(columns, path).items()}
-    raise ValueError(f"the data file must be .csv, .parquet, .npy or .npz, got {path.name}; convert it first.")
+    raise ValueError(f"the data file must be .csv, .tsv, .parquet, .npy or .npz, got {path.name}; convert it first.")
 
 
 def _rows_of(path: Path) -> Any:
@@ -144,19 +145,49 @@ def _rows_of(path: Path) -> Any:
 
 
 def read_frame(path: Path) -> Any:
-    """The table of a CSV or Parquet file; one that would fill memory is refused unread."""
+    """The table of a CSV, TSV or Parquet file; one that would fill memory is refused unread."""
     import pandas as pd
 
     kind = path.suffix.lower().lstrip(".")
     try:
         if kind not in ("parquet", "pq"):
-            return pd.read_csv(path, compression=None)  # else a name that ends in .gz would be unpacked, however large
+            return _separated(path, "\t" if kind == "tsv" else _separator(path))
         metadata = needed("pyarrow.parquet", by=path.name).read_metadata(path)
         require_no_bomb(8 * metadata.num_rows * metadata.num_columns, packed=path.stat().st_size)
         return pd.read_parquet(path)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path.name} must be in UTF-8, got bytes that are not ({error.reason} at byte {error.start}); convert it, "
+            f"say with: iconv -f latin1 -t utf-8 {path.name} > new.{kind}"
+        ) from error
+    except pd.errors.EmptyDataError as error:
+        raise ValueError(f"{path.name} must be a {kind} table, got an empty file; write it again.") from error
     except (ValueError, OSError, NotImplementedError, MemoryError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path.name} must be a {kind} table, got what is none ({said}); write it again.") from error
+
+
+def _separator(path: Path) -> str:
+    """What stands between the columns: a comma, unless the header has none and has a semicolon or a tab."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        header = file.readline(LONGEST_HEADER)
+    return "," if "," in header else next((mark for mark in ";\t" if mark in header), ",")
+
+
+def _separated(path: Path, separator: str) -> Any:
+    """The table; with semicolons, a column whose numbers have a decimal comma is one of numbers too."""
+    import pandas as pd
+
+    # without None a name that ends in .gz would be unpacked, however large
+    frame = pd.read_csv(path, sep=separator, compression=None)
+    texts = frame.columns[[not pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes]]
+    if separator != ";" or texts.empty:
+        return frame
+    by_comma = pd.read_csv(path, sep=separator, decimal=",", compression=None)
+    for name in texts:
+        if pd.api.types.is_numeric_dtype(by_comma[name]):
+            frame[name] = by_comma[name]
+    return frame
 
 
 def load_arrays(path: Path) -> Any:
