@@ -102,3 +102,9 @@ def test_ranks_read_every_image_of_the_shards_once_in_an_epoch_also_after_a_brea
 def test_data_without_shards_cannot_go_by_shards() -> None:
     with pytest.raises(ValueError, match=r"shards_at_once must be for data in shards, got 2 for 10 samples"):
         BatchPlan(10, 2, seed=0, shards_at_once=2)
+
+
+@pytest.mark.parametrize(("samples", "fits"), [(31, 16), (32, 32), (1, 1)])
+def test_a_batch_larger_than_the_data_is_refused_with_one_that_fits(samples: int, fits: int) -> None:
+    with pytest.raises(ValueError, match=rf"<= {samples}, got 33; .* say --batch-size {fits}, or add images"):
+        BatchPlan(samples=samples, batch_size=33, seed=0)
