@@ -96,9 +96,7 @@ def test_only_a_loss_that_is_not_finite_ends_a_run_of_a_sweep_for_good(
     with monkeypatch.context() as patched:
         patched.setattr("flatclr.sweep.train", stopped)
         found = sweep(base, grid, tmp_path, device="cpu")
-    assert (found.complete, found.failed) == (
-        (True, {}) if diverges else (False, {"run-s0": "TrainingStoppedError: it stopped"})
-    )
+    assert (found.complete, found.failed) == ((True, {}) if diverges else (False, {"run-s0": "it stopped"}))
     assert sweep(base, grid, tmp_path, device="cpu").complete
     assert (len(list(tmp_path.rglob("metrics.jsonl"))) == 0) == diverges
 
@@ -115,6 +113,33 @@ def test_settings_that_cannot_be_are_refused_before_any_run(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="out must be left to the sweep"):
         plan(TrainConfig(), {"out": ["a", "b"]})
     assert not (tmp_path / "out").exists()
+
+
+def test_a_batch_that_the_data_cannot_fill_is_refused_before_any_run(images: Path, tmp_path: Path) -> None:
+    base, home = TrainConfig(data=str(images), **TINY), tmp_path / "out"
+    with pytest.raises(ValueError, match=r"batch_size must be .* <= \d+, got 1000; .*say --batch-size"):
+        sweep(base, {"batch_size": [8, 1000]}, home, device="cpu")
+    with pytest.raises(FileNotFoundError):
+        sweep(base.changed(data=str(tmp_path / "gone")), {"seed": [0]}, home, device="cpu")
+    assert not home.exists()
+
+
+def test_failed_runs_are_told_with_the_reason_and_no_promise(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ValueError("this must be that, got other; change it.")
+
+    monkeypatch.setattr("flatclr.sweep.train", refused)
+    grid = ["--set", "seed=0,1", "--data", images, "--set", "batch_size=4", "--device", "cpu", "--out", tmp_path]
+    monkeypatch.setattr(sys, "argv", ["flatclr", "sweep", "-q", *map(str, grid)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "flatclr: 2 of 2 runs failed, the first, run-s0: this must be that, got other; change it; once that is set "
+        "right, the same command makes the rest."
+    )
 
 
 def test_values_are_parted_at_commas_outside_of_brackets() -> None:

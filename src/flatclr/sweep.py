@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -12,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from flatclr.checks import checked_device, require_count, require_number
+from flatclr.data.loading import BatchPlan
+from flatclr.data.opening import open_dataset
 from flatclr.files import json_ready, require_place
 from flatclr.runs import RunDirectory, machine
 from flatclr.studies.entry import Progress
 from flatclr.studies.execution import Site, execute, threads_for
 from flatclr.studies.keeping import find
 from flatclr.studies.study import Job, Numbers, Run
+from flatclr.training.build_start import image_size_of_start
 from flatclr.training.config import TrainConfig
 from flatclr.training.errors import DivergedError
-from flatclr.training.stopping import StopRequest
+from flatclr.training.stopping import StopAskedError, StopRequest
 from flatclr.training.trainer import train
 
 LEFT_TO_SWEEP = ("out", "device")  # settings that the sweep gives its runs
@@ -80,7 +84,8 @@ def sweep(
         Where the runs are.
 
     Raises:
-        ValueError: for settings that cannot be, before any run is begun, or a folder that holds another sweep.
+        ValueError: for settings that cannot be, alone or with the data, before any run is begun, or a folder that holds
+            another sweep.
     """
     require_count("jobs", jobs, advice="1 makes one run after another.")
     if minutes is not None:
@@ -88,11 +93,14 @@ def sweep(
     home, chosen = require_place(out), str(checked_device(device))
     if home.exists() and not home.is_dir():
         raise ValueError(f"out must be a folder, got the file {home}; name another.")
-    planned = plan(base, grid)
+    planned, stop = plan(base, grid), stop or StopRequest()
+    there = find(home, planned)
+    with suppress(StopAskedError), stop.at_once():
+        _require_batches([run for run in planned if run.name not in there])
     home.mkdir(parents=True, exist_ok=True)
     deadline = None if minutes is None else time.time() + 60 * minutes
     site = Site(home, chosen, threads_for(jobs), deadline, {**machine(), "device": chosen, "jobs": jobs})
-    failed = _made(planned, site, jobs, progress or (lambda _: None), stop or StopRequest())
+    failed = _made(planned, site, jobs, progress or (lambda _: None), stop)
     folders = tuple(home / run.name for run in planned if RunDirectory.begun_in(home / run.name))
     return SweepResult(home, folders, len(find(home, planned)), len(planned), failed)
 
@@ -110,6 +118,19 @@ def _made(
         if ended.problem and not ended.stopped:
             failed[ended.run] = ended.problem
     return failed
+
+
+def _require_batches(runs: Sequence[Run]) -> None:
+    """Refuse, before any run, data that cannot be opened, or that a run's batch is too large for."""
+    opened: dict[str, int] = {}
+    for run in runs:
+        config = TrainConfig.from_dict(run.settings["config"])
+        size = config.image_size or image_size_of_start(config)
+        key = str([config.data, config.data_dir, config.labels, size])
+        if key not in opened:
+            data = open_dataset(config.data, data_dir=config.data_dir, image_size=size, labels=config.labels)
+            opened[key] = len(data.train)
+        BatchPlan(opened[key], config.batch_size, config.seed)
 
 
 def plan(base: TrainConfig, grid: Mapping[str, Sequence[Any]]) -> list[Run]:

@@ -70,6 +70,13 @@ def why(stop: StopRequest) -> str:
     return "time is up" if stop.reason in (None, LATE) else f"stopped by {stop.reason}"
 
 
+def failures(failed: Mapping[str, str], planned: int) -> str:
+    """How many runs failed, why the first did, and when it helps to try again."""
+    name, problem = next(iter(failed.items()))
+    first = f"{name}: {problem.rstrip('.')}" if len(failed) == 1 else f"the first, {name}: {problem.rstrip('.')}"
+    return f"{len(failed)} of {planned} runs failed, {first}; once that is set right, the same command makes the rest."
+
+
 def print_progress(progress: Progress) -> None:
     """One JSON line for a run that has ended."""
     ended = progress.ended

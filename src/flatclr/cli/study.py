@@ -11,7 +11,16 @@ from rich.table import Column, Table
 
 from flatclr.accelerator import takes_turns
 from flatclr.cli.options import HARDWARE, OUTPUT, parsed_setting, quiet_option
-from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress, why
+from flatclr.cli.runs_display import (
+    SOME_FAILED,
+    Jobs,
+    Minutes,
+    RunsDisplay,
+    failures,
+    print_line,
+    print_progress,
+    why,
+)
 from flatclr.studies import STUDIES, StudyResult, load_study, run
 from flatclr.studies.pages import claim_row
 from flatclr.training.stopping import RESUME_ME, StopRequest
@@ -86,7 +95,7 @@ def study_command(
     else:
         _show(found, quick=quick)
     if found.failed:
-        print(f"flatclr: {len(found.failed)} runs failed; the same command tries them again.", file=sys.stderr)
+        print(f"flatclr: {failures(found.failed, found.planned)}", file=sys.stderr)
         raise typer.Exit(SOME_FAILED)
     if not found.complete:
         there = f"{len(found.found)} of {found.planned} runs are kept"

@@ -13,7 +13,16 @@ from rich.table import Column, Table
 
 from flatclr.checks import require_one_of
 from flatclr.cli.options import OUTPUT, option_of, parsed_setting, quiet_option
-from flatclr.cli.runs_display import SOME_FAILED, Jobs, Minutes, RunsDisplay, print_line, print_progress, why
+from flatclr.cli.runs_display import (
+    SOME_FAILED,
+    Jobs,
+    Minutes,
+    RunsDisplay,
+    failures,
+    print_line,
+    print_progress,
+    why,
+)
 from flatclr.report.page import write_comparison
 from flatclr.report.runs_view import Comparison, ranking, records_of, require_measure, row_of
 from flatclr.runs import REPORT
@@ -85,7 +94,7 @@ def sweep_command(
     if found.runs:
         _show(found, by, as_json=as_json)
     if found.failed:
-        print(f"flatclr: {len(found.failed)} runs failed; the same command tries them again.", file=sys.stderr)
+        print(f"flatclr: {failures(found.failed, found.planned)}", file=sys.stderr)
         raise typer.Exit(SOME_FAILED)
     if not found.complete:
         there = f"{found.finished} of {found.planned} runs are finished"

@@ -21,7 +21,7 @@ import torch
 from flatclr.studies.keeping import file_name, home_of, keep
 from flatclr.studies.study import Job, Kept, Run
 from flatclr.threads import threads
-from flatclr.training.errors import TrainingInterruptedError
+from flatclr.training.errors import TrainingInterruptedError, TrainingStoppedError
 from flatclr.training.stopping import StopAskedError, StopRequest
 
 NextRun = Callable[[], Run | None]  # the run to make next; None: none is known now
@@ -89,13 +89,20 @@ def make(run: Run, site: Site, stop: StopRequest) -> Ended:
     except (TrainingInterruptedError, StopAskedError):
         return Ended(run.name, time.monotonic() - started, f"stopped by {stop.reason}", stopped=True)
     except Exception as error:  # whatever it is, the other runs can still be made
-        return Ended(run.name, time.monotonic() - started, f"{type(error).__name__}: {error}".splitlines()[0])
+        return Ended(run.name, time.monotonic() - started, _said(error).splitlines()[0])
     seconds = round(time.monotonic() - started, 2)
     keep(site.home, run, Kept(run.name, run.arm, run.seed, run.settings, numbers, seconds, site.environment))
     shutil.rmtree(job.folder, ignore_errors=True)  # checkpoints, which only going on needs
     with suppress(OSError):
         job.folder.parent.rmdir()
     return Ended(run.name, seconds)
+
+
+def _said(error: Exception) -> str:
+    """A sentence for what was meant for people; the kind of error where the words alone say little."""
+    if isinstance(error, ValueError | TypeError | OSError | ImportError | TrainingStoppedError) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _in_turn(next_run: NextRun, site: Site, stop: StopRequest) -> Iterator[Ended]:
