@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,53 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
         for path, data in contents.items():
             part = path.with_name(f".{path.name}.part")  # always the same: what a kill leaves is replaced
             cleanup.callback(part.unlink, missing_ok=True)
-            with part.open("wb") as file:
+            with naming(path), part.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         for path in contents:
-            os.replace(path.with_name(f".{path.name}.part"), path)
+            with naming(path):
+                os.replace(path.with_name(f".{path.name}.part"), path)
     for folder in {path.parent for path in contents}:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)  # a rename lives in the folder
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system name this file or folder: a full disk names none, a part of a file one that nobody knows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # Python makes it the kind of its number
+
+
+FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+SHUT = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def told_of_system(error: OSError) -> str:
+    """One line for an error of the system, in the user's terms; the words of one that was written for people.
+
+    >>> told_of_system(OSError(errno.ENOSPC, "No space left on device", "run/features.npz"))
+    'run/features.npz must be writable, got a full disk; free some space, or name a place on another disk.'
+    >>> told_of_system(FileNotFoundError("the data file must exist, got a.csv; check the path."))
+    'the data file must exist, got a.csv; check the path.'
+    """
+    if error.errno is None or not error.strerror:
+        return str(error)
+    name = "a file" if error.filename is None else os.fsdecode(error.filename)
+    if error.errno in FULL:
+        return f"{name} must be writable, got a full disk; free some space, or name a place on another disk."
+    got = error.strerror[:1].lower() + error.strerror[1:]
+    if error.errno in SHUT:
+        return f"{name} must be open to you, got {got!r}; restore the permission, or name another place."
+    return str(error) if error.filename is None else f"{name} must be usable, got {got!r}; check the path."
 
 
 def require_place(target: str | Path) -> Path:

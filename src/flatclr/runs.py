@@ -21,7 +21,7 @@ from typing import IO, Any
 import torch
 import yaml
 
-from flatclr.files import parse_json, read_json_lines, read_sealed, replace_files, require_few_values, sealed
+from flatclr.files import naming, parse_json, read_json_lines, read_sealed, replace_files, require_few_values, sealed
 
 METRICS, CONFIG, ENVIRONMENT, CHECKPOINTS = "metrics.jsonl", "config.yaml", "environment.json", "checkpoint"
 LOCK = ".lock"
@@ -98,7 +98,9 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time writes here; the system releases the lock of a killed one."""
-        with (self.path / LOCK).open("a") as file:
+        with naming(self.path):
+            file = (self.path / LOCK).open("a")
+        with file:
             if not _lock(file):
                 raise RunAtWorkError(
                     f"a run must be written by one process at a time, got {self.path}, where one is at work; wait for "
@@ -270,7 +272,7 @@ def _create_whole(path: Path, content: bytes) -> None:
     if path.exists():
         path.unlink()
     try:
-        with part.open("wb") as file:
+        with naming(path), part.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -11,6 +11,7 @@ import typer
 
 from flatclr import __version__
 from flatclr.cli.commands import LazyGroup
+from flatclr.files import told_of_system
 
 app = typer.Typer(
     name="flatclr",
@@ -48,7 +49,9 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _shown_once()
             code = app(prog_name="flatclr", standalone_mode=False)
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except OSError as error:
+        _stop(told_of_system(error), 2)
+    except (ValueError, TypeError, ImportError) as error:
         _stop(str(error), 2)
     except typer.Abort as abort:
         if isinstance(abort.__cause__, EOFError):  # which click takes for Ctrl-D

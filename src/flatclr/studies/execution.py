@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from flatclr.files import told_of_system
 from flatclr.studies.keeping import file_name, home_of, keep
 from flatclr.studies.study import Job, Kept, Run
 from flatclr.threads import threads
@@ -100,7 +101,9 @@ def make(run: Run, site: Site, stop: StopRequest) -> Ended:
 
 def _said(error: Exception) -> str:
     """A sentence for what was meant for people; the kind of error where the words alone say little."""
-    if isinstance(error, ValueError | TypeError | OSError | ImportError | TrainingStoppedError) and str(error):
+    if isinstance(error, OSError):
+        return told_of_system(error)
+    if isinstance(error, ValueError | TypeError | ImportError | TrainingStoppedError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
