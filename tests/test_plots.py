@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import matplotlib
 import pytest
 from PIL import Image
 
-from flatclr.plots import DOTS_PER_INCH, figure_style, new_figure, save_figure
+from flatclr.plots import DOTS_PER_INCH, figure_bytes, figure_style, new_figure, save_figure
 
 
 def test_a_figure_becomes_a_png_of_its_size(tmp_path: Path) -> None:
@@ -20,6 +21,14 @@ def test_a_figure_becomes_a_png_of_its_size(tmp_path: Path) -> None:
     with Image.open(tmp_path / "figure.png") as image:
         assert image.size == (3 * DOTS_PER_INCH, 2 * DOTS_PER_INCH)
         assert image.format == "PNG"
+
+
+def test_a_name_that_the_font_cannot_show_is_drawn_without_a_warning() -> None:
+    figure = new_figure(2, 2)
+    figure.add_subplot().set_title("照片")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert figure_bytes(figure).startswith(b"\x89PNG")
 
 
 def test_the_style_ends_with_its_block() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,10 @@ def new_figure(width: float, height: float) -> Figure:
 def figure_bytes(figure: Figure) -> bytes:
     """The figure as PNG."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
+    with warnings.catch_warnings():
+        # of names of files and classes, which nobody can change for a font; the figure shows a box in their place
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
     return buffer.getvalue()
 
 
