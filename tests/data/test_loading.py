@@ -106,5 +106,5 @@ def test_data_without_shards_cannot_go_by_shards() -> None:
 
 @pytest.mark.parametrize(("samples", "fits"), [(31, 16), (32, 32), (1, 1)])
 def test_a_batch_larger_than_the_data_is_refused_with_one_that_fits(samples: int, fits: int) -> None:
-    with pytest.raises(ValueError, match=rf"<= {samples}, got 33; .* say --batch-size {fits}, or add images"):
+    with pytest.raises(ValueError, match=rf"<= {samples}, got 33; .* say --batch-size {fits}, or add more"):
         BatchPlan(samples=samples, batch_size=33, seed=0)

@@ -78,7 +78,7 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         fits = 1 << max(0, self.samples.bit_length() - 1)
-        advice = f"the data has {self.samples} training samples: say --batch-size {fits}, or add images."
+        advice = f"the data has {self.samples} training samples: say --batch-size {fits}, or add more."
         require_count("batch_size", self.batch_size, at_most=self.samples, advice=advice)
         if self.shards_at_once is not None and sum(self.shards) != self.samples:
             raise ValueError(
