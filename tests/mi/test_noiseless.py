@@ -1,14 +1,17 @@
 """Where one variable determines the other, no finite number is given a small error."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from flatclr.mi import FAST, FitSettings, estimate, tasks
 from flatclr.mi.continuous import Look, _without_noise
-from flatclr.mi.noiseless import exact_relation, keeps_rising
+from flatclr.mi.noiseless import exact_relation, function_found, keeps_rising
 
+Rows = NDArray[np.float64]
 FUNCTIONS = {"sine": lambda v: np.sin(5 * v), "square": np.square}
 
 
@@ -80,3 +83,72 @@ def test_noise_that_the_rows_resolve_does_not_count_as_none():
 
     assert math.isfinite(result.standard_error)
     assert not keeps_rising(2.0, 1.4, error=0.05)
+
+
+def beside(*columns: Rows) -> Rows:
+    return np.column_stack(columns)
+
+
+# of normal a, b, noise and a code of five levels
+DETERMINED: dict[str, Callable[[Rows, Rows, Rows, Rows], tuple[Rows, Rows]]] = {
+    "a code beside y": lambda a, b, noise, code: (beside(a), beside(a**2, code)),
+    "a code beside x, a rounded column beside y": lambda a, b, noise, code: (
+        beside(a, code),
+        beside(a**2, np.round(a + 0.5 * noise)),
+    ),
+    "x of y": lambda a, b, noise, code: (beside(a**2, code), beside(a, noise)),
+    "within levels": lambda a, b, noise, code: (beside(a, code), beside((code - 2) * a**2 + noise * (code == 2), b)),
+    "straight within levels": lambda a, b, noise, code: (beside(a), beside(np.sign(code - 2.5) * a, code)),
+    "of two columns": lambda a, b, noise, code: (beside(a, b, code), beside(a * b, noise)),
+}
+NOISY: dict[str, Callable[[Rows, Rows, Rows, Rows], tuple[Rows, Rows]]] = {
+    "independent": lambda a, b, noise, code: (beside(a, code), beside(b, noise)),
+    "heavy tails": lambda a, b, noise, code: (beside((a / b) ** 3, code), beside(1 / noise)),
+    "a line": lambda a, b, noise, code: (beside(a, code), beside(a + 0.01 * noise, np.round(b))),
+    "a line after monotone maps": lambda a, b, noise, code: (beside(np.exp(a)), beside((a + 1e-3 * noise) ** 3, code)),
+    "a square": lambda a, b, noise, code: (beside(a, code), beside(a**2 + 0.01 * noise, b)),
+    "a product": lambda a, b, noise, code: (beside(a, b, code), beside(a * b + 0.01 * noise)),
+    "codes": lambda a, b, noise, code: (beside(code), beside((code + np.round(b)) % 5)),
+    "rounded": lambda a, b, noise, code: (beside(np.round(a, 1), code), beside(np.round(a**2, 1))),
+    "many zeros": lambda a, b, noise, code: (
+        beside(np.where(b < 0, 0, a), code),
+        beside(np.where(b < 0, 0, a**2 + 0.01 * noise), noise),
+    ),
+}
+
+
+def draw(rows: int, seed: int) -> tuple[Rows, Rows, Rows, Rows]:
+    rng = np.random.default_rng([seed, rows])
+    a, b, noise = rng.normal(size=(3, rows))
+    return a, b, noise, rng.integers(5, size=rows).astype(float)
+
+
+@pytest.mark.parametrize("name", DETERMINED)
+def test_a_function_is_found_whatever_stands_beside_it(name: str):
+    assert function_found(*DETERMINED[name](*draw(2000, seed=0)))
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_of_a_hundredth_is_no_function(name: str):
+    for rows in (200, 1000):
+        for seed in range(3):
+            assert not function_found(*NOISY[name](*draw(rows, seed)))
+
+
+def test_a_code_beside_a_function_hides_no_infinite_information():
+    a, _, noise, code = draw(500, seed=0)
+
+    for x, y in ((beside(a), beside(a**2, code)), (beside(a, code), beside(a**2, np.round(a + 0.5 * noise)))):
+        result = estimate(x, y)
+        assert math.isinf(result.standard_error)
+        assert "without an upper limit" in result.sentence()
+        assert any("may be infinite" in warning for warning in result.warnings)
+
+
+def test_a_noisy_column_beside_a_function_hides_no_infinite_information():
+    a, _, noise, _ = draw(500, seed=0)
+
+    result = estimate(a, beside(a**2, a + 0.5 * noise), settings=FAST, steps=100)
+
+    assert math.isinf(result.standard_error)
+    assert any("may be infinite" in warning for warning in result.warnings)

@@ -3,8 +3,9 @@
 Continuous columns are read by `choose_continuous`, rounded ones too after dithering. With discrete ones, rows are
 counted where they meet in few places, and in few dimensions neighbours are sought among rows of the same levels;
 elsewhere a classifier of the discrete variable answers, or else the anchored critic: both are lower bounds whatever the
-columns are. Where densities of the dithered columns see clearly more than the critic, they answer. Fewer than 50 rows
-are read by `read_few`, whatever the columns are.
+columns are. Where densities of the dithered columns see clearly more than the critic, they answer. Whatever did, the
+error is infinite where a continuous column looks like a function of the other variable's. Fewer than 50 rows are read
+by `read_few`, whatever the columns are.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flatclr.mi.inputs import CALIBRATED_ROWS, FEWEST_ROWS_TO_LEARN
 from flatclr.mi.learning_curve import PARTS, LearningCurve
 from flatclr.mi.levels import ROWS_PER_PLACE, Tied, blurred_nats, dither_rng, run_levels, sort_columns
 from flatclr.mi.neighbours import KSG_1, NEIGHBOUR_COLUMNS, run_neighbours
+from flatclr.mi.noiseless import function_found
 from flatclr.mi.outcome import Again, MethodOptions, Outcome, Reading
 from flatclr.mi.splits import Split, splits
 
@@ -32,6 +34,10 @@ _CLEAR = 2.0  # standard errors
 _UNCALIBRATED = (
     f"of fewer than {CALIBRATED_ROWS} rows the error is that of named families: other dependence may read lower than "
     "it says."
+)
+_FUNCTION = (
+    "a continuous column looks like a function of the other variable's: one variable may determine the other without "
+    "noise, and the information may be infinite."
 )
 
 
@@ -42,11 +48,19 @@ def choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
     """
     if len(x) < FEWEST_ROWS_TO_LEARN:
         return read_few(x, y, options)
-    found = _choose(x, y, options)
+    found = _told_of_function(_choose(x, y, options), x, y)
     found = replace(found, nats=max(found.nats, found.certified_nats))
     if len(x) >= CALIBRATED_ROWS or not math.isfinite(found.standard_error):
         return found
     return replace(found, warnings=(*found.warnings, _UNCALIBRATED))
+
+
+def _told_of_function(found: Outcome, x: Array, y: Array) -> Outcome:
+    """Without an upper limit where columns determine one of the other variable, whatever stands beside them."""
+    many = x.shape[1] + y.shape[1] > NEIGHBOUR_COLUMNS
+    if many or not math.isfinite(found.standard_error) or not function_found(x, y):
+        return found
+    return replace(found, second_order=math.inf, warnings=(*found.warnings, _FUNCTION))
 
 
 def _choose(x: Array, y: Array, options: MethodOptions) -> Outcome:
