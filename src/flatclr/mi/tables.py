@@ -155,16 +155,22 @@ def read_frame(path: Path) -> Any:
         metadata = needed("pyarrow.parquet", by=path.name).read_metadata(path)
         require_no_bomb(8 * metadata.num_rows * metadata.num_columns, packed=path.stat().st_size)
         return pd.read_parquet(path)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path.name} must be in UTF-8, got bytes that are not ({error.reason} at byte {error.start}); convert it, "
-            f"say with: iconv -f latin1 -t utf-8 {path.name} > new.{kind}"
-        ) from error
     except pd.errors.EmptyDataError as error:
         raise ValueError(f"{path.name} must be a {kind} table, got an empty file; write it again.") from error
     except (ValueError, OSError, NotImplementedError, MemoryError) as error:
+        if isinstance(error, UnicodeDecodeError) and _is_text(path):
+            raise ValueError(
+                f"{path.name} must be in UTF-8, got bytes that are not ({error.reason} at byte {error.start}); convert "
+                f"it, say with: iconv -f latin1 -t utf-8 {path.name} > new.{kind}"
+            ) from error
         said = " ".join(str(error).split())
         raise ValueError(f"{path.name} must be a {kind} table, got what is none ({said}); write it again.") from error
+
+
+def _is_text(path: Path) -> bool:
+    """Whether it may be text in some encoding: what is packed has zeros."""
+    with path.open("rb") as file:
+        return b"\0" not in file.read(4096)
 
 
 def _separator(path: Path) -> str:
