@@ -57,7 +57,8 @@ def agree_on_batches(
     if isinstance(z_a, Tensor) and _is_captured(z_a):
         return views  # a captured step has static shapes, checked when it ran eagerly
     if torch.compiler.is_compiling():
-        require_views(views, negatives)  # on a rank that refuses them here, eager code says so to the others
+        # a rank that refuses its views here goes on eagerly, and tells the others; with fullgraph=True it cannot
+        require_views(views, negatives)
         return torch.ops.flatclr.agreed_view(z_a, _described(views, negatives, brings)), *views[1:]
     problem, mine = None, [0] * (5 + len(brings))
     try:
@@ -134,7 +135,8 @@ def unless_refused(x: Tensor, problem: str | None, ranks: Ranks) -> Tensor:
     if torch.compiler.is_compiling() and ranks.size > 1:
         told: Tensor = torch.ops.flatclr.unless_refused(x, problem or "")
         return told
-    fail_together(problem, x.device, ranks)
+    if not _is_captured(x):  # looked at when the step ran eagerly
+        fail_together(problem, x.device, ranks)
     return x
 
 

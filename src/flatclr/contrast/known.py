@@ -121,8 +121,7 @@ def known_of(
         if ranks.size == 1:
             raise
         problem, hard = str(error), None
-    if not (view.is_cuda and torch.cuda.is_current_stream_capturing()):  # checked when the step ran eagerly
-        view = distributed.unless_refused(view, problem, ranks)
+    view = distributed.unless_refused(view, problem, ranks)
     (labels, queue_labels), (ids, queue_ids) = (
         _small(_gathered(codes.get(name), ranks), codes.get(f"negative_{name}")) for name in ("labels", "ids")
     )

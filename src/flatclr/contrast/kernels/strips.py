@@ -59,7 +59,7 @@ def in_units(
 
 
 def in_product_type(weights: Tensor, strip: slice, block: Block) -> Tensor:
-    """The weights of a strip as products take them; overwrites them."""
+    """The weights of a strip as products take them; may overwrite them."""
     dtype = block.rows_Rd.dtype
     if dtype != torch.bfloat16 or not has_labels(block):
         return weights.to(dtype)
